@@ -1,0 +1,45 @@
+"""Gaussian process state-space models, learned from noisy time series.
+
+Names are loaded on first use, so that `gpssm --help` does not wait for JAX. Importing changes
+no global setting: no precision flag, no thread or core affinity.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "EnVI": "gpssm.methods.envi",
+    "Schedule": "gpssm.methods.training",
+    "Posterior": "gpssm.posterior",
+    "load": "gpssm.serialization",
+    "RBF": "gpssm.gp.kernels",
+    "Matern32": "gpssm.gp.kernels",
+    "Matern52": "gpssm.gp.kernels",
+    "LinearEmission": "gpssm.models.emission",
+}
+_SUBMODULES = ("datasets", "filters", "gp", "models", "methods", "experiments", "plots")
+
+if TYPE_CHECKING:
+    from gpssm import datasets as datasets
+    from gpssm.gp.kernels import RBF as RBF
+    from gpssm.gp.kernels import Matern32 as Matern32
+    from gpssm.gp.kernels import Matern52 as Matern52
+    from gpssm.methods.envi import EnVI as EnVI
+    from gpssm.methods.training import Schedule as Schedule
+    from gpssm.models.emission import LinearEmission as LinearEmission
+    from gpssm.posterior import Posterior as Posterior
+    from gpssm.serialization import load as load
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EXPORTS:
+        return getattr(importlib.import_module(_EXPORTS[name]), name)
+    if name in _SUBMODULES:
+        return importlib.import_module(f"gpssm.{name}")
+    raise AttributeError(f"module 'gpssm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*_EXPORTS, *_SUBMODULES, "__version__"])

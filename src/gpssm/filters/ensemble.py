@@ -1,0 +1,270 @@
+"""The ensemble Kalman filter, as pure functions of arrays.
+
+One step is `predict` (Eq. 8-9 of the paper), `observe` and `update` (Eq. 10-12). All of it is
+differentiable, and a missing observation is a NaN: that channel is left out of the update and
+of the likelihood, and a sample without any channel is a pure prediction.
+
+Two ways to form the predicted moments:
+
+- `"sampled"`: from the members after noise was added, as the paper writes it;
+- `"exact_noise"`: `cov(f(x^n)) + mean(Var f) + Q`. The same limit, but the noise that is known
+  in closed form is not estimated from N draws of it. With N = 50 the sampled variance alone is
+  off by 20% (one standard deviation) at every time step.
+
+Two ways to update the members:
+
+- `"perturbed"`: every member sees the observation with its own perturbation (Eq. 12);
+- `"sqrt"`: no perturbations; the anomalies are multiplied by Andrews' square root, which gives
+  the members the Kalman covariance exactly.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from gpssm.linalg import cholesky, gaussian_log_density, solve_lower, solve_lower_transposed
+
+Moments = Literal["sampled", "exact_noise"]
+Update = Literal["perturbed", "sqrt"]
+
+
+class Predicted(NamedTuple):
+    """Members that have moved, and the moments the update will use."""
+
+    members: Float[Array, "n dx"]
+    mean: Float[Array, " dx"]
+    cov: Float[Array, "dx dx"]
+
+
+class Observed(NamedTuple):
+    """What the predicted members say about the next observation, before its noise."""
+
+    members: Float[Array, "n dy"]
+    mean: Float[Array, " dy"]
+    cross: Float[Array, "dx dy"]
+    cov: Float[Array, "dy dy"]
+
+
+class Filtered(NamedTuple):
+    """Members after the update, their moments, and the score of the observation."""
+
+    members: Float[Array, "n dx"]
+    mean: Float[Array, " dx"]
+    cov: Float[Array, "dx dx"]
+    log_likelihood: Float[Array, ""]
+
+
+class Emission(Protocol):
+    """What the filter needs to know of g: `y = g(x)`, and its matrix when g is linear."""
+
+    def __call__(self, x: Float[Array, "n dx"]) -> Float[Array, "n dy"]: ...
+
+    @property
+    def matrix(self) -> Float[Array, "dy dx"] | None: ...
+
+
+def sample_moments(members: Float[Array, "n dx"]) -> tuple[Float[Array, " dx"], Float[Array, "dx dx"]]:
+    """Mean and unbiased covariance of the members. Cost O(n dx^2)."""
+    mean = jnp.mean(members, axis=0)
+    anomalies = members - mean
+    return mean, anomalies.T @ anomalies / (members.shape[0] - 1)
+
+
+def predict(
+    f_mean: Float[Array, "n dx"],
+    f_var: Float[Array, "n dx"],
+    process_noise: Float[Array, "..."],
+    noise: Float[Array, "k n dx"],
+    *,
+    moments: Moments = "exact_noise",
+    inflation: float = 1.0,
+) -> Predicted:
+    """Move the members: `x^n ~ N(f_mean^n, diag(f_var^n) + Q)`.
+
+    Args:
+        f_mean: mean of `f` at every member.
+        f_var: variance of `f` at every member.
+        process_noise: variances (dx,), or the Cholesky factor (dx, dx) of a full Q.
+        noise: standard normal draws; k = 1 for a diagonal Q, 2 for a full one.
+        moments: how the predicted mean and covariance are formed; see the module.
+        inflation: factor on the anomalies.
+    """
+    members = move(f_mean, f_var, process_noise, noise)
+    if moments == "sampled":
+        mean, cov = sample_moments(members)
+    else:
+        mean, cov = sample_moments(f_mean)
+        covariance = jnp.diag(process_noise) if process_noise.ndim == 1 else process_noise @ process_noise.T
+        cov = cov + covariance + jnp.diag(jnp.mean(f_var, axis=0))
+    if inflation != 1.0:
+        members = mean + inflation * (members - mean)
+        cov = inflation**2 * cov
+    return Predicted(members, mean, cov)
+
+
+def move(
+    f_mean: Float[Array, "n dx"], f_var: Float[Array, "n dx"], process_noise: Float[Array, "..."], noise: Float[Array, "k n dx"]
+) -> Float[Array, "n dx"]:
+    """Draws of `N(f_mean^n, diag(f_var^n) + Q)`; arguments as in `predict`."""
+    if process_noise.ndim == 1:
+        return f_mean + jnp.sqrt(f_var + process_noise) * noise[0]
+    return f_mean + jnp.sqrt(f_var) * noise[0] + noise[1] @ process_noise.T
+
+
+def observe(emission: Emission, predicted: Predicted, taper: Float[Array, "dx dx"] | None = None) -> Observed:
+    """Predicted observation and its covariances: exact for a linear g, from the members otherwise.
+
+    `taper` (dx, dx) multiplies the state covariance element by element (localisation).
+    """
+    members = emission(predicted.members)
+    if emission.matrix is not None:
+        cov = predicted.cov if taper is None else predicted.cov * taper
+        cross = cov @ emission.matrix.T
+        return Observed(members, emission(predicted.mean[None])[0], cross, emission.matrix @ cross)
+    if taper is not None:
+        raise ValueError("localization: needs a linear emission; a nonlinear one has no distance between x and y.")
+    mean = jnp.mean(members, axis=0)
+    anomalies = members - mean
+    state_anomalies = predicted.members - jnp.mean(predicted.members, axis=0)
+    scale = 1.0 / (members.shape[0] - 1)
+    return Observed(members, mean, state_anomalies.T @ anomalies * scale, anomalies.T @ anomalies * scale)
+
+
+def update(
+    predicted: Predicted,
+    observed: Observed,
+    y: Float[Array, " dy"],
+    obs_noise: Float[Array, " dy"],
+    noise: Float[Array, "n dy"] | None = None,
+) -> Filtered:
+    """Condition the members on `y`; with `noise` by perturbed observations, without by square root.
+
+    A NaN in `y` leaves that channel out. Cost O(n dx dy + dy^3).
+    """
+    seen = ~jnp.isnan(y)
+    both = seen[:, None] & seen[None, :]
+    dy = y.shape[0]
+    # A missing channel becomes one of unit variance, independent of everything, seen at its mean.
+    noise_sd = jnp.sqrt(jnp.where(seen, obs_noise, 1.0))
+    innovation = jnp.where(seen, jnp.where(seen, y, 0.0) - observed.mean, 0.0)
+    cross = jnp.where(seen, observed.cross, 0.0)
+    cov_yy = jnp.where(both, observed.cov, 0.0) + jnp.diag(noise_sd**2)
+
+    chol = cholesky(cov_yy)
+    half_gain_t = solve_lower(chol, cross.T)  # S^{-1/2} P_yx
+    whitened = solve_lower(chol, innovation[:, None])[:, 0]
+    mean = predicted.mean + half_gain_t.T @ whitened
+    cov = predicted.cov - half_gain_t.T @ half_gain_t
+
+    if noise is None:
+        # Andrews (1968): A - P_xy S^{-T/2} (S^{1/2} + R^{1/2})^{-1} Y, square roots by Cholesky.
+        root = chol + jnp.diag(noise_sd)
+        gain_t = solve_lower_transposed(root, half_gain_t)
+        anomalies = predicted.members - jnp.mean(predicted.members, axis=0)
+        obs_anomalies = observed.members - jnp.mean(observed.members, axis=0)
+        members = mean + anomalies - obs_anomalies @ gain_t
+    else:
+        gain_t = solve_lower_transposed(chol, half_gain_t)
+        residual = jnp.where(seen, jnp.where(seen, y, 0.0) + noise_sd * noise - observed.members, 0.0)
+        members = predicted.members + residual @ gain_t
+    score = gaussian_log_density(whitened, chol, jnp.sum(seen, dtype=y.dtype) if dy > 1 else seen[0].astype(y.dtype))
+    return Filtered(members, mean, cov, score)
+
+
+def gaspari_cohn(distance: Float[Array, "..."], radius: float) -> Float[Array, "..."]:
+    """Gaspari and Cohn's compactly supported correlation (1999, Eq. 4.10), zero beyond `2 radius`."""
+    r = jnp.abs(distance) / radius
+    inner = 1 - 5 / 3 * r**2 + 5 / 8 * r**3 + r**4 / 2 - r**5 / 4
+    safe = jnp.maximum(r, 0.5)
+    outer = 4 - 5 * r + 5 / 3 * r**2 + 5 / 8 * r**3 - r**4 / 2 + r**5 / 12 - 2 / (3 * safe)
+    return jnp.where(r <= 1, inner, jnp.where(r < 2, outer, 0.0))
+
+
+class Options(NamedTuple):
+    """How the ensemble is moved and updated. Hashable: part of what a compiled loop is built for."""
+
+    moments: Moments = "exact_noise"
+    update: Update = "sqrt"
+    inflation: float = 1.0
+
+
+class Trace(NamedTuple):
+    """What a filter leaves behind, one entry per time step."""
+
+    predicted: Predicted
+    filtered: Filtered
+
+
+Transition = Callable[[Float[Array, "n d"]], tuple[Float[Array, "n dx"], Float[Array, "n dx"]]]
+
+
+def step(
+    members: Float[Array, "n dx"],
+    y: Float[Array, " dy"],
+    c: Float[Array, " dc"],
+    process_noise: Float[Array, "k n dx"],
+    obs_perturbation: Float[Array, "n dy"] | None,
+    *,
+    transition: Transition,
+    process_cov: Float[Array, "..."],
+    emission: Emission,
+    obs_noise: Float[Array, " dy"],
+    options: Options,
+    taper: Float[Array, "dx dx"] | None = None,
+) -> tuple[Predicted, Filtered]:
+    """One time step: move by the transition, score `y`, condition on it."""
+    x = jnp.concatenate([members, jnp.broadcast_to(c, (members.shape[0], c.shape[0]))], axis=1)
+    f_mean, f_var = transition(x)
+    predicted = predict(
+        f_mean, f_var, process_cov, process_noise, moments=options.moments, inflation=options.inflation
+    )
+    observed = observe(emission, predicted, taper)
+    return predicted, update(predicted, observed, y, obs_noise, obs_perturbation)
+
+
+def draw_noise(
+    key: Array, length: int, num_members: int, state_dim: int, output_dim: int, *, full: bool, options: Options, dtype: jnp.dtype
+) -> tuple[Float[Array, "t k n dx"], Float[Array, "t n dy"] | None]:
+    """All standard normal draws that a filter over `length` steps needs.
+
+    Drawn in single precision: seven digits of a random number are enough, at half the cost.
+    """
+    key_x, key_y = jax.random.split(key)
+    shape = (length, 2 if full else 1, num_members, state_dim)
+    process = jax.random.normal(key_x, shape, jnp.float32).astype(dtype)
+    if options.update == "sqrt":
+        return process, None
+    return process, jax.random.normal(key_y, (length, num_members, output_dim), jnp.float32).astype(dtype)
+
+
+def smooth(trace: Trace) -> tuple[Float[Array, "t dx"], Float[Array, "t dx dx"]]:
+    """Ensemble Rauch-Tung-Striebel smoother: means and covariances given all observations.
+
+        x^s_t = x_t + J_t (x^s_{t+1} - xbar_{t+1}),   J_t = cov(x_t, xbar_{t+1}) cov(xbar_{t+1})^{-1}
+
+    member by member, with covariances of the ensemble. Cost O(T (n dx^2 + dx^3)).
+    """
+
+    def body(smoothed: Array, now: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        members, predicted = now
+        anomalies = members - jnp.mean(members, axis=0)
+        ahead = predicted - jnp.mean(predicted, axis=0)
+        scale = 1.0 / (members.shape[0] - 1)
+        cov = ahead.T @ ahead * scale
+        # The floor keeps the factor real when the ensemble has collapsed in some direction.
+        floor = 1e-10 * (jnp.trace(cov) + 1e-30) * jnp.eye(cov.shape[0], dtype=cov.dtype)
+        chol = cholesky(cov + floor)
+        half = solve_lower(chol, ahead.T @ anomalies * scale)
+        gain_t = solve_lower_transposed(chol, half)
+        smoothed = members + (smoothed - predicted) @ gain_t
+        return smoothed, sample_moments(smoothed)
+
+    last = trace.filtered.members[-1]
+    _, (means, covs) = jax.lax.scan(
+        body, last, (trace.filtered.members[:-1], trace.predicted.members[1:]), reverse=True
+    )
+    mean, cov = sample_moments(last)
+    return jnp.concatenate([means, mean[None]]), jnp.concatenate([covs, cov[None]])

@@ -1,0 +1,239 @@
+"""Where a fit begins: scaling, a linear fit, inducing inputs from the data, large noise."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpssm.gp.means import Function, Identity, Linear, Mean, Zero
+from gpssm.gp.sparse import SparseGP
+from gpssm.models.emission import FunctionEmission, LinearEmission
+from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise, InitialState, Transition
+from gpssm.scaling import Scaling, moments
+from gpssm.validation import InvalidInput, matrix, variances
+from gpssm.windows import Windows
+
+if TYPE_CHECKING:
+    from gpssm.methods.envi import EnVI
+
+_PROCESS_NOISE = 1.0  # standardised; large, so that the filter follows the data first
+_OBS_NOISE = 0.1
+_Q_WIDTH = 0.1  # of q(u), relative to the prior
+
+
+class Start(NamedTuple):
+    """The model to train, in standardised units, and what is fixed by how it was specified."""
+
+    model: GPSSM
+    scaling: Scaling
+    fixed: set[str]
+
+
+def begin(method: "EnVI", outputs: list[np.ndarray], inputs: list[np.ndarray]) -> Start:
+    """Start values for `method` on these recordings."""
+    dx, dy, dc = method.state_dim, outputs[0].shape[1], inputs[0].shape[1]
+    output_shift, output_scale = moments(outputs)
+    input_shift, input_scale = moments(inputs)
+    matrix_c, bias_d, fixed = _emission_matrix(method, dx, dy)
+    state_shift, state_scale = _state_units(matrix_c, bias_d, outputs, dx, fixed)
+    scaling = Scaling(state_shift, state_scale, output_shift, output_scale, input_shift, input_scale)
+
+    emission: LinearEmission | FunctionEmission
+    if matrix_c is None:
+        assert callable(method.emission)
+        emission = FunctionEmission(method.emission, state_shift, state_scale, output_shift, output_scale)
+        _try_emission(emission, dx, dy)
+    else:
+        weight = matrix_c * state_scale / output_scale[:, None]
+        bias = (matrix_c @ state_shift + bias_d - output_shift) / output_scale
+        emission = LinearEmission(weight, bias)
+
+    states = [_guess_states(emission, scaling.standardise_outputs(y), dx) for y in outputs]
+    controls = [scaling.standardise_inputs(c) for c in inputs]
+    mean, mean_fixed = _mean(method, scaling, states, controls)
+    z = _inducing_inputs(states, controls, dx, method.num_inducing)
+    kernel = method.kernel.expand(dx + dc)
+    batched = jax.tree.map(lambda leaf: np.broadcast_to(np.asarray(leaf), (dx, *np.shape(leaf))).copy(), kernel)
+    m = method.num_inducing
+    gp = SparseGP(batched, z, np.zeros((dx, m)), np.tile(_Q_WIDTH * np.eye(m), (dx, 1, 1)))
+
+    q = variances("process_noise", method.process_noise, dx) / state_scale**2 if method.process_noise is not None else np.full(dx, _PROCESS_NOISE)
+    r = variances("obs_noise", method.obs_noise, dy) / output_scale**2 if method.obs_noise is not None else np.full(dy, _OBS_NOISE)
+    process = FullNoise(np.diag(np.sqrt(q))) if method.full_process_noise else DiagonalNoise(q)
+    initial, initial_fixed = _initial_state(method, scaling, len(outputs), dx)
+    model = GPSSM(Transition(mean, gp), process, emission, DiagonalNoise(r), initial)
+    return Start(model, scaling, fixed | mean_fixed | initial_fixed)
+
+
+def ensembles(model: GPSSM, windows: Windows, num_members: int, key: jax.Array, dtype: Any) -> jax.Array:
+    """Ensembles for the windows to start from, before any filter has run.
+
+    Observed states start at the last value seen before the window, hidden ones at zero.
+    """
+    num_windows, _, dy = windows.outputs.shape
+    dx = model.state_dim
+    means = np.zeros((num_windows, dx))
+    for b, left in enumerate(windows.left):
+        if left >= 0:
+            seen = windows.outputs[left][windows.active[left] > 0]
+            last = [c[~np.isnan(c)][-1] if (~np.isnan(c)).any() else 0.0 for c in seen.T]
+            means[b] = _guess_states(model.emission, np.asarray(last)[None], dx)[0]
+    eps = jax.random.normal(key, (num_windows, num_members, dx), dtype)
+    return jnp.asarray(means, dtype)[:, None] + 0.3 * eps
+
+
+def _emission_matrix(method: "EnVI", dx: int, dy: int) -> tuple[np.ndarray | None, np.ndarray, set[str]]:
+    """C and d in the user's units (None for a function), and which of their names are fixed."""
+    known = {"emission.weight", "emission.bias"}
+    choice = method.emission
+    if choice is None:
+        choice = "observed" if dx >= dy else "learned"
+    if isinstance(choice, str):
+        if choice == "observed":
+            if dx < dy:
+                raise InvalidInput(f"emission: 'observed' needs a state for each of the {dy} outputs, got state_dim={dx}; use 'learned'.")
+            return np.eye(dy, dx), np.zeros(dy), known
+        if choice == "learned":
+            return np.eye(dy, dx), np.zeros(dy), set()
+        raise InvalidInput(f"emission: expected 'observed', 'learned', a matrix C ({dy}, {dx}) or a function, got {choice!r}.")
+    if isinstance(choice, LinearEmission):
+        weight, bias = np.asarray(choice.weight), np.asarray(choice.bias)
+        fixed: set[str] = set()
+    elif callable(choice):
+        return None, np.zeros(dy), set()
+    else:
+        weight, bias, fixed = matrix("emission", np.atleast_2d(np.asarray(choice))), np.zeros(dy), known
+        if np.isnan(weight).any():
+            raise InvalidInput("emission: the matrix C contains NaN; expected numbers.")
+    if weight.shape != (dy, dx):
+        raise InvalidInput(f"emission: expected C of shape (outputs, states) = ({dy}, {dx}), got {weight.shape}.")
+    rank = int(np.linalg.matrix_rank(weight))
+    if fixed and rank < dx:
+        raise InvalidInput(
+            f"emission: the known C has rank {rank}, so only {rank} of the {dx} states can be identified from it; "
+            f"expected state_dim={rank}, or emission='observed' or 'learned' for hidden states without a meaning of their own."
+        )
+    return weight, bias, fixed
+
+
+def _state_units(
+    weight: np.ndarray | None, bias: np.ndarray, outputs: list[np.ndarray], dx: int, fixed: set[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where the states live: at the least-squares image of the outputs for a linear emission.
+
+    A hidden state, seen by no output, has no unit.
+    """
+    shift, scale = np.zeros(dx), np.ones(dx)
+    if weight is None:
+        return shift, scale
+    rows = np.concatenate(outputs)
+    complete = rows[~np.isnan(rows).any(axis=1)]
+    if len(complete) < 2:
+        complete = np.where(np.isnan(rows), np.nanmean(rows, axis=0), rows)
+    estimates = (complete - bias) @ np.linalg.pinv(weight).T
+    seen = np.linalg.norm(weight, axis=0) > 0
+    column_shift, column_scale = moments([estimates])
+    return np.where(seen, column_shift, shift), np.where(seen, column_scale, scale)
+
+
+def _guess_states(emission: LinearEmission | FunctionEmission, outputs: np.ndarray, dx: int) -> np.ndarray:
+    """Rough states (T, dx) from standardised outputs; NaN where an output is missing."""
+    if isinstance(emission, FunctionEmission):
+        return np.zeros((len(outputs), dx))
+    inverse = np.linalg.pinv(np.asarray(emission.weight))
+    return (outputs - np.asarray(emission.bias)) @ inverse.T
+
+
+def _mean(method: "EnVI", scaling: Scaling, states: list[np.ndarray], controls: list[np.ndarray]) -> tuple[Mean, set[str]]:
+    dx = method.state_dim
+    choice = method.mean
+    if isinstance(choice, str):
+        if choice == "zero":
+            return Zero(dx), set()
+        if choice == "identity":
+            return Identity(dx), set()
+        if choice == "linear":
+            return _least_squares(states, controls, dx), set()
+        raise InvalidInput(f"mean: expected 'linear', 'identity', 'zero' or a function, got {choice!r}.")
+    if isinstance(choice, Mean):
+        return choice, set()
+    if callable(choice):
+        return Function(choice, *_function_units(scaling)), set()
+    raise InvalidInput(f"mean: expected 'linear', 'identity', 'zero' or a function, got {type(choice).__name__}.")
+
+
+def _function_units(scaling: Scaling) -> tuple[np.ndarray, ...]:
+    shift = np.concatenate([scaling.state_shift, scaling.input_shift])
+    scale = np.concatenate([scaling.state_scale, scaling.input_scale])
+    return shift, scale, scaling.state_shift, scaling.state_scale
+
+
+def _least_squares(states: list[np.ndarray], controls: list[np.ndarray], dx: int) -> Linear:
+    """`x_t ~ A x_{t-1} + B c_t + b` by ridge regression on the rough states."""
+    dc = controls[0].shape[1]
+    before = np.concatenate([np.hstack([x[:-1], c[1:], np.ones((len(x) - 1, 1))]) for x, c in zip(states, controls, strict=True)])
+    after = np.concatenate([x[1:] for x in states])
+    complete = ~(np.isnan(before).any(axis=1) | np.isnan(after).any(axis=1))
+    weight = np.concatenate([np.eye(dx, dx + dc), np.zeros((dx, 1))], axis=1)
+    if complete.sum() > dx + dc + 1:
+        design, target = before[complete], after[complete]
+        target = target - design @ weight.T  # the ridge pulls towards "stay where you are"
+        gram = design.T @ design + 1e-3 * len(design) * np.eye(design.shape[1])
+        weight = weight + np.linalg.solve(gram, design.T @ target).T
+    return Linear(weight[:, :-1], weight[:, -1])
+
+
+def _inducing_inputs(states: list[np.ndarray], controls: list[np.ndarray], dx: int, count: int) -> np.ndarray:
+    """(dx, M, dx + dc): a grid over the range of one input, farthest points of the data otherwise."""
+    rows = np.concatenate([np.hstack([x[:-1], c[1:]]) for x, c in zip(states, controls, strict=True)])
+    rows = rows[~np.isnan(rows).any(axis=1)]
+    rng = np.random.default_rng(0)
+    if len(rows) == 0:
+        rows = rng.standard_normal((count, dx + controls[0].shape[1]))
+    hidden = np.ptp(rows, axis=0) < 1e-9
+    rows = np.where(hidden, rng.standard_normal(rows.shape), rows)
+    if rows.shape[1] == 1:
+        low, high = np.quantile(rows, [0.005, 0.995])
+        z = np.linspace(low, high, count)[:, None]
+    else:
+        z = _farthest_points(rows, count, rng)
+    return np.tile(z, (dx, 1, 1))
+
+
+def _farthest_points(rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """k-means++ without the randomness: each point is the one farthest from those chosen."""
+    pool = rows + 1e-3 * rng.standard_normal(rows.shape)
+    if len(pool) < count:
+        pool = np.concatenate([pool, pool[rng.integers(0, len(pool), count)] + 0.1 * rng.standard_normal((count, pool.shape[1]))])
+    chosen = [int(np.argmin(np.sum((pool - pool.mean(axis=0)) ** 2, axis=1)))]
+    distance = np.sum((pool - pool[chosen[0]]) ** 2, axis=1)
+    while len(chosen) < count:
+        chosen.append(int(np.argmax(distance)))
+        distance = np.minimum(distance, np.sum((pool - pool[chosen[-1]]) ** 2, axis=1))
+    return pool[chosen]
+
+
+def _initial_state(method: "EnVI", scaling: Scaling, sequences: int, dx: int) -> tuple[InitialState, set[str]]:
+    if method.initial_state is None:
+        eye = np.eye(dx)
+        return InitialState(np.zeros((sequences, dx)), np.tile(eye, (sequences, 1, 1)), np.zeros(dx), eye), set()
+    try:
+        mean, cov = (np.asarray(part, dtype=float) for part in method.initial_state)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput("initial_state: expected (mean, covariance) of x_0.") from error
+    mean = np.broadcast_to(mean, (dx,))
+    cov = cov * np.eye(dx) if cov.ndim == 0 else cov
+    if cov.shape != (dx, dx) or not np.allclose(cov, cov.T) or np.linalg.eigvalsh(cov).min() <= 0:
+        raise InvalidInput(f"initial_state: expected a positive-definite covariance ({dx}, {dx}), got shape {cov.shape}.")
+    chol = np.linalg.cholesky(cov / (scaling.state_scale[:, None] * scaling.state_scale))
+    centre = (mean - scaling.state_shift) / scaling.state_scale
+    initial = InitialState(np.tile(centre, (sequences, 1)), np.tile(chol, (sequences, 1, 1)), centre, chol)
+    return initial, {"initial_state.mean", "initial_state.chol"}
+
+
+def _try_emission(emission: FunctionEmission, dx: int, dy: int) -> None:
+    shape = eqx.filter_eval_shape(emission, jax.ShapeDtypeStruct((2, dx), jnp.float64)).shape
+    if shape != (2, dy):
+        raise InvalidInput(f"emission: the function maps (2, {dx}) to {shape}; expected (2, {dy}).")

@@ -1,0 +1,47 @@
+"""Emissions: from states to noise-free outputs, `y = g(x)`."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from gpssm.parameters import as_array, parameter
+
+
+class LinearEmission(eqx.Module):
+    """`y = C x + d`.
+
+    Parameters: `weight` C (dy, dx), `bias` d (dy,). Learned, unless held fixed.
+    """
+
+    weight: Array = parameter("real")
+    bias: Array = parameter("real")
+
+    @property
+    def matrix(self) -> Float[Array, "dy dx"]:
+        return jnp.asarray(self.weight)
+
+    def __call__(self, x: Float[Array, "n dx"]) -> Float[Array, "n dy"]:
+        return x @ self.weight.T + self.bias
+
+
+class FunctionEmission(eqx.Module):
+    """`y = g(x)` for a function of the user's, in the user's units.
+
+    `function` maps states (n, dx) to outputs (n, dy) and is made of JAX operations. The filter
+    works in standardised units; the four arrays translate.
+    """
+
+    function: Callable[[Array], Array] = eqx.field(static=True)
+    state_shift: Array = eqx.field(converter=as_array)
+    state_scale: Array = eqx.field(converter=as_array)
+    output_shift: Array = eqx.field(converter=as_array)
+    output_scale: Array = eqx.field(converter=as_array)
+
+    @property
+    def matrix(self) -> None:
+        return None
+
+    def __call__(self, x: Float[Array, "n dx"]) -> Float[Array, "n dy"]:
+        return (self.function(self.state_shift + self.state_scale * x) - self.output_shift) / self.output_scale

@@ -1,0 +1,127 @@
+"""Named parameters: what a model can learn, where it lives, which values are legal.
+
+A module declares a learnable array with `parameter(...)`. Arrays are stored in their
+natural, constrained form (a variance is a variance), so that a user can read and set them;
+training moves the unconstrained image of those that are not held fixed.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+_KEY = "gpssm_constraint"
+
+
+class Constraint(NamedTuple):
+    """A bijection between legal values and unconstrained ones."""
+
+    to_free: Callable[[Array], Array]
+    to_legal: Callable[[Array], Array]
+
+
+def _chol_to_free(chol: Array) -> Array:
+    diagonal = jnp.log(jnp.diagonal(chol, axis1=-2, axis2=-1))
+    return jnp.tril(chol, -1) + _diag_embed(diagonal)
+
+
+def _free_to_chol(free: Array) -> Array:
+    diagonal = jnp.exp(jnp.diagonal(free, axis1=-2, axis2=-1))
+    return jnp.tril(free, -1) + _diag_embed(diagonal)
+
+
+def _diag_embed(values: Array) -> Array:
+    return values[..., None] * jnp.eye(values.shape[-1], dtype=values.dtype)
+
+
+CONSTRAINTS = {
+    "real": Constraint(lambda x: x, lambda x: x),
+    # The logarithm, not softplus: Adam moves a coordinate by about its rate per step, and
+    # a noise variance must be able to fall by orders of magnitude in a few hundred steps.
+    "positive": Constraint(jnp.log, jnp.exp),
+    "cholesky": Constraint(_chol_to_free, _free_to_chol),
+}
+
+
+def as_array(value: Any) -> Any:
+    """Keep JAX arrays as they are; turn anything else numeric into a float NumPy array."""
+    return value if isinstance(value, jax.Array) else np.asarray(value, dtype=float)
+
+
+def parameter(constraint: str = "real", **kwargs: Any) -> Any:
+    """Declare a field of a module as a learnable array."""
+    if constraint not in CONSTRAINTS:
+        raise ValueError(f"constraint: {constraint!r} is not one of {sorted(CONSTRAINTS)}.")
+    return eqx.field(converter=as_array, metadata={_KEY: constraint}, **kwargs)
+
+
+class Parameter(NamedTuple):
+    """One learnable array of a model."""
+
+    name: str
+    value: Array
+    constraint: str
+
+
+def parameters(module: Any, prefix: str = "") -> Iterator[Parameter]:
+    """All learnable arrays below `module`, with dotted names, in a stable order."""
+    if isinstance(module, (tuple, list)):
+        for i, item in enumerate(module):
+            yield from parameters(item, f"{prefix}{i}.")
+    elif isinstance(module, eqx.Module) and dataclasses.is_dataclass(module):
+        for field in dataclasses.fields(module):
+            value = getattr(module, field.name)
+            name = prefix + field.name
+            if _KEY in field.metadata:
+                if value is not None:
+                    yield Parameter(name, value, field.metadata[_KEY])
+            else:
+                yield from parameters(value, name + ".")
+
+
+def match(names: Iterable[str], patterns: Iterable[str]) -> set[str]:
+    """The names that a pattern selects: a full name, its last word, or a leading part of it.
+
+    `"process_noise"`, `"transition.gp.kernel"` and `"lengthscale"` all select something;
+    a pattern that selects nothing raises a `ValueError` listing what there is.
+    """
+    names = list(names)
+    selected: set[str] = set()
+    for pattern in patterns:
+        hit = {n for n in names if n == pattern or n.startswith(pattern + ".") or n.endswith("." + pattern) or f".{pattern}." in f".{n}."}
+        if not hit:
+            raise ValueError(f"fixed: no parameter is called {pattern!r}; the model has {', '.join(sorted(names))}.")
+        selected |= hit
+    return selected
+
+
+def free_values(module: Any, names: Iterable[str]) -> dict[str, Array]:
+    """The unconstrained images of the named parameters."""
+    names = set(names)
+    return {
+        p.name: CONSTRAINTS[p.constraint].to_free(jnp.asarray(p.value)) for p in parameters(module) if p.name in names
+    }
+
+
+def with_free_values(module: Any, free: dict[str, Array]) -> Any:
+    """`module` with the named parameters set from their unconstrained images."""
+    legal = {p.name: CONSTRAINTS[p.constraint].to_legal(free[p.name]) for p in parameters(module) if p.name in free}
+    return with_values(module, legal)
+
+
+def with_values(module: Any, values: dict[str, Any]) -> Any:
+    """`module` with the named parameters replaced."""
+    if not values:
+        return module
+    order = list(values)
+
+    def where(tree: Any) -> list[Any]:
+        found = {p.name: p.value for p in parameters(tree)}
+        return [found[name] for name in order]
+
+    return eqx.tree_at(where, module, [values[name] for name in order])

@@ -1,0 +1,262 @@
+"""What a fit returns: the learned model, in the user's units.
+
+Every method here is a pure function of the posterior, its arguments and a seed.
+"""
+
+import os
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from gpssm import serialization
+from gpssm.filters import ensemble
+from gpssm.methods.training import History
+from gpssm.models.gpssm import GPSSM
+from gpssm.precision import double_precision
+from gpssm.scaling import Scaling
+from gpssm.summary import Summary, summarise
+from gpssm.validation import InvalidInput, matrix, model_inputs, positive_int, series
+
+NDArray = np.ndarray
+
+
+class FilterSettings(NamedTuple):
+    """How the fitted model filters. Hashable."""
+
+    num_members: int
+    options: ensemble.Options
+    taper: tuple[tuple[float, ...], ...] | None = None
+
+
+class States(NamedTuple):
+    """Hidden states given observations, in the user's units."""
+
+    mean: Float[NDArray, "t dx"]
+    cov: Float[NDArray, "t dx dx"]
+    log_likelihood: float
+    members: Float[NDArray, "n dx"]
+    """The ensemble after the last sample: where a forecast continues from."""
+
+    @property
+    def std(self) -> Float[NDArray, "t dx"]:
+        """Standard deviation of every state."""
+        return np.sqrt(np.maximum(np.diagonal(self.cov, axis1=1, axis2=2), 0.0))
+
+
+class Forecast(NamedTuple):
+    """Sample paths of future outputs, observation noise included, in the user's units."""
+
+    samples: Float[NDArray, "p h dy"]
+    states: Float[NDArray, "p h dx"]
+
+    @property
+    def mean(self) -> Float[NDArray, "h dy"]:
+        """Mean over the paths."""
+        return self.samples.mean(axis=0)
+
+    @property
+    def std(self) -> Float[NDArray, "h dy"]:
+        """Standard deviation over the paths."""
+        return self.samples.std(axis=0, ddof=1)
+
+    def quantile(self, q: float | list[float]) -> NDArray:
+        """Quantile(s) over the paths: (h, dy), or (len(q), h, dy)."""
+        if np.any(np.asarray(q) < 0) or np.any(np.asarray(q) > 1):
+            raise InvalidInput(f"q: expected probabilities in [0, 1], got {q!r}.")
+        return np.quantile(self.samples, q, axis=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """A fitted GP state-space model."""
+
+    model: GPSSM
+    scaling: Scaling
+    settings: FilterSettings
+    fixed: tuple[str, ...]
+    history: History
+    method: str
+    final_members: NDArray
+    """Standardised ensemble at the end of the (last) recording."""
+
+    @property
+    def state_dim(self) -> int:
+        return self.model.state_dim
+
+    @property
+    def output_dim(self) -> int:
+        return len(self.scaling.output_shift)
+
+    @property
+    def input_dim(self) -> int:
+        return len(self.scaling.input_shift)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.method} posterior: {self.state_dim} state(s), {self.output_dim} output(s), "
+            f"{self.input_dim} input(s), {self.model.num_inducing} inducing points>"
+        )
+
+    @double_precision
+    def transition(self, x: Any) -> tuple[Float[NDArray, "n dx"], Float[NDArray, "n dx"]]:
+        """Mean and variance of the learned f at `x` (n, state_dim + input_dim)."""
+        x = matrix("x", x, self.state_dim + self.input_dim)
+        if np.isnan(x).any():
+            raise InvalidInput("x: contains NaN; expected states and inputs at which to evaluate f.")
+        mean, var = _transition(self.model, jnp.asarray(self.scaling.transition_inputs(x), self._dtype))
+        return self.scaling.states(np.asarray(mean, float)), np.asarray(var, float) * self.scaling.state_scale**2
+
+    @double_precision
+    def filter(self, outputs: Any, inputs: Any = None, *, seed: int = 0) -> States:
+        """The state at every time given the samples up to it, for a recording that starts anywhere.
+
+        `outputs` (T, dy) may contain NaN; `inputs` (T, dc) are needed if the model has them.
+        """
+        y, c = series(outputs, inputs, self.output_dim, self.input_dim)
+        trace = self._run(y, c, seed)
+        return self._states(y, trace, trace.filtered.mean, trace.filtered.cov)
+
+    @double_precision
+    def smooth(self, outputs: Any, inputs: Any = None, *, seed: int = 0) -> States:
+        """The state at every time given all samples (ensemble Rauch-Tung-Striebel)."""
+        y, c = series(outputs, inputs, self.output_dim, self.input_dim)
+        trace = self._run(y, c, seed)
+        mean, cov = _smooth(trace)
+        return self._states(y, trace, mean, cov)
+
+    def log_likelihood(self, outputs: Any, inputs: Any = None, *, seed: int = 0) -> float:
+        """`sum_t log p(y_t | y_{1:t-1})` of a recording, by the filter, in the user's units."""
+        return self.filter(outputs, inputs, seed=seed).log_likelihood
+
+    @double_precision
+    def forecast(
+        self, horizon: int, inputs: Any = None, *, state: States | None = None, num_paths: int = 500, seed: int = 0
+    ) -> Forecast:
+        """Sample paths of the next `horizon` outputs.
+
+        Each path has its own draw of u, so that what is not known of f is in the spread.
+
+        Args:
+            horizon: number of steps.
+            inputs: (horizon, dc) future inputs, if the model has any.
+            state: result of `filter` to start from; the end of the training data by default.
+            num_paths: number of paths.
+            seed: of the draws.
+        """
+        positive_int("horizon", horizon)
+        positive_int("num_paths", num_paths, 2)
+        c = self.scaling.standardise_inputs(model_inputs(inputs, horizon, self.input_dim))
+        members = self.final_members if state is None else self.scaling.standardise_states(state.members)
+        if members.shape[1] != self.state_dim:
+            raise InvalidInput(f"state: has {members.shape[1]} dimension(s); expected {self.state_dim}.")
+        states, samples = _forecast(
+            self.model,
+            jnp.asarray(members, self._dtype),
+            jnp.asarray(c, self._dtype),
+            jax.random.key(seed),
+            num_paths=num_paths,
+        )
+        samples = self.scaling.outputs(np.asarray(samples, float))
+        return Forecast(samples, self.scaling.states(np.asarray(states, float)))
+
+    def summary(self) -> Summary:
+        """What was learned and what was held fixed, in the user's units. Print it."""
+        return summarise(self.model, self.scaling, self.fixed, self.history, self.method)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the whole posterior to one file; an interrupted save leaves the old file as it was."""
+        serialization.write(path, self)
+
+    def continued_from(self, outputs: NDArray, inputs: NDArray, *, seed: int) -> "Posterior":
+        """This posterior, with forecasts starting where the given recording ends."""
+        trace = self._run(outputs, inputs, seed)
+        return replace(self, final_members=np.asarray(trace.filtered.members[-1]))
+
+    @property
+    def _dtype(self) -> Any:
+        return np.asarray(self.model.transition.gp.q_mean).dtype
+
+    def _run(self, y: NDArray, c: NDArray, seed: int) -> ensemble.Trace:
+        return _filter(
+            self.model,
+            jnp.asarray(self.scaling.standardise_outputs(y), self._dtype),
+            jnp.asarray(self.scaling.standardise_inputs(c), self._dtype),
+            jax.random.key(seed),
+            settings=self.settings,
+        )
+
+    def _states(self, y: NDArray, trace: ensemble.Trace, mean: Array, cov: Array) -> States:
+        # The density of y in the user's units, not of its standardised image.
+        volume = float(np.sum(~np.isnan(y) * np.log(self.scaling.output_scale)))
+        return States(
+            self.scaling.states(np.asarray(mean, float)),
+            self.scaling.state_cov(np.asarray(cov, float)),
+            float(jnp.sum(trace.filtered.log_likelihood)) - volume,
+            self.scaling.states(np.asarray(trace.filtered.members[-1], float)),
+        )
+
+
+@jax.jit
+def _transition(model: GPSSM, x: Array) -> tuple[Array, Array]:
+    return model.transition.marginal()(x)
+
+
+@partial(jax.jit, static_argnames="settings")
+def _filter(model: GPSSM, outputs: Array, inputs: Array, key: Array, *, settings: FilterSettings) -> ensemble.Trace:
+    length, output_dim = outputs.shape
+    dynamics, factor, state_dim = model.transition.marginal(), model.process_noise.factor, model.state_dim
+    key_x0, key_noise = jax.random.split(key)
+    process, perturbation = ensemble.draw_noise(
+        key_noise, length, settings.num_members, state_dim, output_dim,
+        full=factor.ndim == 2, options=settings.options, dtype=outputs.dtype,
+    )  # fmt: skip
+    eps = jax.random.normal(key_x0, (settings.num_members, state_dim), outputs.dtype)
+    initial = model.initial_state
+    first = initial.prior_mean + eps @ jnp.asarray(initial.prior_chol).T
+    taper = None if settings.taper is None else jnp.asarray(settings.taper, outputs.dtype)
+
+    def body(members: Array, now: Any) -> tuple[Array, ensemble.Trace]:
+        y, c, noise, pert = now
+        predicted, filtered = ensemble.step(
+            members, y, c, noise, pert,
+            transition=dynamics, process_cov=factor, emission=model.emission,
+            obs_noise=model.obs_noise.factor, options=settings.options, taper=taper,
+        )  # fmt: skip
+        return filtered.members, ensemble.Trace(predicted, filtered)
+
+    return jax.lax.scan(body, first.astype(outputs.dtype), (outputs, inputs, process, perturbation))[1]
+
+
+_smooth = jax.jit(ensemble.smooth)
+
+
+@partial(jax.jit, static_argnames="num_paths")
+def _forecast(model: GPSSM, members: Array, inputs: Array, key: Array, *, num_paths: int) -> tuple[Array, Array]:
+    horizon, dtype = inputs.shape[0], members.dtype
+    state_dim, factor = model.state_dim, model.process_noise.factor
+    key_u, key_start, key_x, key_y = jax.random.split(key, 4)
+    prior = model.transition.prior()
+    eps = jax.random.normal(key_u, (num_paths, state_dim, model.num_inducing), dtype)
+    alphas = jax.vmap(lambda e: model.transition.draw(prior, e))(eps)
+    first = members[jax.random.randint(key_start, (num_paths,), 0, members.shape[0])]
+    noise = jax.random.normal(key_x, (horizon, num_paths, 2, 1, state_dim), dtype)
+
+    def one(alpha: Array, x: Array, c: Array, eps: Array) -> Array:
+        f_mean, f_var = prior.given(alpha)(jnp.concatenate([x, c])[None])
+        return ensemble.move(f_mean, f_var, factor, eps)[0]
+
+    def body(x: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+        c, eps = now
+        x = jax.vmap(one, in_axes=(0, 0, None, 0))(alphas, x, c, eps)
+        return x, x
+
+    _, states = jax.lax.scan(body, first, (inputs, noise))
+    clean = jax.vmap(model.emission)(states)
+    noise_sd = jnp.sqrt(model.obs_noise.factor)
+    samples = clean + noise_sd * jax.random.normal(key_y, clean.shape, dtype)
+    return jnp.swapaxes(states, 0, 1), jnp.swapaxes(samples, 0, 1)

@@ -1,0 +1,160 @@
+"""Saved models: one line of JSON, then arrays.
+
+The header describes the object tree by class names of this package; arrays follow as NumPy
+`.npy` blocks. Nothing is executed on loading, no pickle is read, and a checksum tells a damaged
+file from a good one. Functions of the user's cannot be stored: the header keeps their names, and
+`load` asks for them again.
+"""
+
+import dataclasses
+import hashlib
+import importlib
+import io
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FORMAT_VERSION = 1
+_MAGIC = "gpssm-model"
+
+# Modules whose classes may appear in a file.
+_MODULES = (
+    "gpssm.posterior",
+    "gpssm.scaling",
+    "gpssm.filters.ensemble",
+    "gpssm.methods.training",
+    "gpssm.models.gpssm",
+    "gpssm.models.emission",
+    "gpssm.gp.sparse",
+    "gpssm.gp.means",
+    "gpssm.gp.kernels",
+)
+
+
+class InvalidFile(ValueError):
+    """A file that is not a model this version can read."""
+
+
+def write(path: str | os.PathLike[str], value: Any) -> None:
+    """Write `value` to `path`: to a temporary name first, then renamed, so that a file is whole or absent."""
+    arrays: list[np.ndarray] = []
+    tree = _encode(value, arrays)
+    body = io.BytesIO()
+    for array in arrays:
+        np.lib.format.write_array(body, array, allow_pickle=False)
+    payload = body.getvalue()
+    header = {
+        "format": _MAGIC,
+        "version": FORMAT_VERSION,
+        "sha256": hashlib.sha256(payload).hexdigest(),
+        "arrays": len(arrays),
+        "tree": tree,
+    }
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"path: the directory {str(target.parent)!r} does not exist; create it first.")
+    write_atomically(target, json.dumps(header).encode() + b"\n" + payload)
+
+
+def write_atomically(target: Path, data: bytes) -> None:
+    """Replace `target` by `data`, or leave everything as it was."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        # mkstemp makes private files; a model gets the permissions any other new file would.
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def load(path: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any]] | None = None) -> Any:
+    """Read a saved model.
+
+    Args:
+        path: a file written by `save`.
+        functions: the functions (of an emission or a mean) that the model was built with, by name.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise FileNotFoundError(f"path: there is no file {str(source)!r}.")
+    with source.open("rb") as stream:
+        first = stream.readline(1 << 26)
+        try:
+            header = json.loads(first)
+        except ValueError as error:
+            raise InvalidFile(f"path: {str(source)!r} is not a gpssm model.") from error
+        if not isinstance(header, dict) or header.get("format") != _MAGIC:
+            raise InvalidFile(f"path: {str(source)!r} is not a gpssm model.")
+        if header.get("version") != FORMAT_VERSION:
+            raise InvalidFile(
+                f"path: {str(source)!r} has format version {header.get('version')}, this gpssm reads version "
+                f"{FORMAT_VERSION}; load it with the version that wrote it, or fit again."
+            )
+        payload = stream.read()
+    if hashlib.sha256(payload).hexdigest() != header["sha256"]:
+        raise InvalidFile(f"path: {str(source)!r} is damaged or incomplete (checksum differs); use another copy.")
+    body = io.BytesIO(payload)
+    arrays = [np.lib.format.read_array(body, allow_pickle=False) for _ in range(header["arrays"])]
+    return _decode(header["tree"], arrays, dict(functions or {}))
+
+
+def _encode(value: Any, arrays: list[np.ndarray]) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__jax_array__") or type(value).__module__.startswith("jax"):
+        arrays.append(np.asarray(value))
+        return {"array": len(arrays) - 1}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        fields = {name: _encode(item, arrays) for name, item in zip(value._fields, value, strict=True)}
+        return {"class": type(value).__name__, "fields": fields}
+    if isinstance(value, (tuple, list)):
+        return {"tuple" if isinstance(value, tuple) else "list": [_encode(item, arrays) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": {key: _encode(item, arrays) for key, item in value.items()}}
+    if dataclasses.is_dataclass(value):
+        fields = {f.name: _encode(getattr(value, f.name), arrays) for f in dataclasses.fields(value)}
+        return {"class": type(value).__name__, "fields": fields}
+    if callable(value):
+        return {"function": getattr(value, "__name__", "function")}
+    raise TypeError(f"cannot save a {type(value).__name__}")
+
+
+def _decode(node: Any, arrays: list[np.ndarray], functions: dict[str, Callable[..., Any]]) -> Any:
+    if not isinstance(node, dict):
+        return node
+    if "array" in node:
+        return arrays[node["array"]]
+    if "tuple" in node:
+        return tuple(_decode(item, arrays, functions) for item in node["tuple"])
+    if "list" in node:
+        return [_decode(item, arrays, functions) for item in node["list"]]
+    if "dict" in node:
+        return {key: _decode(item, arrays, functions) for key, item in node["dict"].items()}
+    if "function" in node:
+        name = node["function"]
+        if name not in functions:
+            raise InvalidFile(f"functions: the model uses your function {name!r}; expected functions={{{name!r}: ...}}.")
+        return functions[name]
+    fields = {name: _decode(item, arrays, functions) for name, item in node["fields"].items()}
+    return _class(node["class"])(**fields)
+
+
+def _class(name: str) -> Any:
+    for module_name in _MODULES:
+        module = importlib.import_module(module_name)
+        found = getattr(module, name, None)
+        if isinstance(found, type) and found.__module__ == module_name:
+            return found
+    raise InvalidFile(f"path: the model contains {name!r}, which this gpssm does not know.")

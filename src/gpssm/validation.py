@@ -1,0 +1,128 @@
+"""Checks of what a user hands in. Each failure is one sentence: argument, what it was, what is expected."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+NDArray = np.ndarray
+
+
+class InvalidInput(ValueError):
+    """An argument that cannot be used, explained in one sentence."""
+
+
+def matrix(name: str, value: Any, columns: int | None = None) -> NDArray:
+    """`value` as a float array (rows, columns); a vector becomes one column."""
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{name}: expected numbers, got {_describe(value)}.") from error
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2:
+        raise InvalidInput(f"{name}: expected an array (time, channels), got shape {array.shape}.")
+    if columns is not None and array.shape[1] != columns:
+        raise InvalidInput(f"{name}: expected {columns} column(s), got shape {array.shape}.")
+    if np.isinf(array).any():
+        row, column = np.argwhere(np.isinf(array))[0]
+        raise InvalidInput(f"{name}: infinite value at row {row}, column {column}; use NaN for a missing sample.")
+    return array
+
+
+def is_sequence_list(value: Any) -> bool:
+    """True for a list or tuple of arrays: several recordings in one fit."""
+    return isinstance(value, (list, tuple)) and len(value) > 0 and all(np.ndim(item) >= 1 for item in value) and any(
+        isinstance(item, np.ndarray) or np.ndim(item) == 2 for item in value
+    )
+
+
+def training_data(outputs: Any, inputs: Any) -> tuple[list[NDArray], list[NDArray]]:
+    """Checked lists of output (T_i, dy) and input (T_i, dc) sequences."""
+    many = is_sequence_list(outputs)
+    ys = _sequences("outputs", outputs if many else [outputs], many)
+    if inputs is None:
+        cs = [np.zeros((len(y), 0)) for y in ys]
+    else:
+        if many != is_sequence_list(inputs):
+            raise InvalidInput("inputs: expected a list of as many sequences as outputs has, or an array for an array.")
+        cs = _sequences("inputs", inputs if many else [inputs], many)
+    if len(cs) != len(ys):
+        raise InvalidInput(f"inputs: got {len(cs)} sequences, outputs has {len(ys)}; expected one for each.")
+    for i, (y, c) in enumerate(zip(ys, cs, strict=True)):
+        suffix = f"[{i}]" if many else ""
+        if len(y) < 2:
+            raise InvalidInput(f"outputs{suffix}: {len(y)} sample(s); expected at least 2.")
+        _check_inputs(f"inputs{suffix}", c, len(y))
+    rows = np.concatenate(ys)
+    for channel in range(rows.shape[1]):
+        seen = rows[~np.isnan(rows[:, channel]), channel]
+        if seen.size == 0:
+            raise InvalidInput(f"outputs: channel {channel} is NaN throughout; expected at least two values. Drop it.")
+        if np.ptp(seen) <= 1e-12 * np.max(np.abs(seen), initial=1e-300):
+            raise InvalidInput(f"outputs: channel {channel} is constant ({seen[0]:g}); expected a signal that varies. Drop it.")
+    return ys, cs
+
+
+def series(outputs: Any, inputs: Any, output_dim: int, input_dim: int) -> tuple[NDArray, NDArray]:
+    """Checked arrays of one sequence for a model that has already been fitted."""
+    y = matrix("outputs", outputs, output_dim)
+    if len(y) < 1:
+        raise InvalidInput("outputs: 0 samples; expected at least 1.")
+    return y, model_inputs(inputs, len(y), input_dim)
+
+
+def model_inputs(inputs: Any, length: int, input_dim: int) -> NDArray:
+    """Checked control inputs (length, input_dim)."""
+    if inputs is None:
+        if input_dim:
+            raise InvalidInput(f"inputs: missing; the model was fitted with {input_dim} input(s), expected ({length}, {input_dim}).")
+        return np.zeros((length, 0))
+    if input_dim == 0:
+        raise InvalidInput("inputs: the model was fitted without inputs; expected None.")
+    c = matrix("inputs", inputs, input_dim)
+    _check_inputs("inputs", c, length)
+    return c[:length]
+
+
+def positive_int(name: str, value: Any, least: int = 1) -> int:
+    """`value` as an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise InvalidInput(f"{name}: expected a whole number of at least {least}, got {value!r}.")
+    return int(value)
+
+
+def variances(name: str, value: Any, size: int) -> NDArray:
+    """`value` as `size` positive numbers; a scalar is repeated."""
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{name}: expected a variance or {size} of them, got {_describe(value)}.") from error
+    if array.ndim > 1 or (array.ndim == 1 and array.shape != (size,)):
+        raise InvalidInput(f"{name}: expected a variance or {size} of them, got shape {array.shape}.")
+    if not np.all(np.isfinite(array)) or np.any(array <= 0):
+        raise InvalidInput(f"{name}: expected positive, finite variance(s), got {value!r}.")
+    return np.broadcast_to(array, (size,)).copy()
+
+
+def _sequences(name: str, items: Sequence[Any], many: bool) -> list[NDArray]:
+    arrays = [matrix(f"{name}[{i}]" if many else name, item) for i, item in enumerate(items)]
+    widths = {a.shape[1] for a in arrays}
+    if len(widths) > 1:
+        raise InvalidInput(f"{name}: sequences have {sorted(widths)} channels; expected the same number in all.")
+    if name == "outputs" and 0 in widths:
+        raise InvalidInput("outputs: 0 channels; expected at least one.")
+    return arrays
+
+
+def _check_inputs(name: str, c: NDArray, length: int) -> None:
+    if len(c) < length:
+        raise InvalidInput(f"{name}: {len(c)} rows, but {length} are needed; expected one row per sample.")
+    if np.isnan(c).any():
+        row, column = np.argwhere(np.isnan(c))[0]
+        raise InvalidInput(f"{name}: NaN at row {row}, column {column}; control inputs must be known. Fill the gap first.")
+
+
+def _describe(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text[:60]}{'...' if len(text) > 60 else ''}"

@@ -1,0 +1,48 @@
+"""Cutting recordings into windows that are filtered side by side.
+
+A scan over T steps becomes a scan over `length` steps with T / length windows in parallel. A
+window that is not the first of its recording starts from the ensemble its left neighbour ended
+with one iteration earlier.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+NDArray = np.ndarray
+
+
+class Windows(NamedTuple):
+    """Standardised data, one row per window. Padding at the end of a recording is inactive."""
+
+    outputs: Float[NDArray, "b w dy"]
+    inputs: Float[NDArray, "b w dc"]
+    active: Float[NDArray, "b w"]
+    left: Int[NDArray, " b"]  # the window to continue from, -1 at the start of a recording
+    sequence: Int[NDArray, " b"]
+
+    @property
+    def num_observed(self) -> int:
+        """How many numbers there are to explain."""
+        return int(np.sum(~np.isnan(self.outputs)))
+
+
+def cut(outputs: list[NDArray], inputs: list[NDArray], length: int) -> Windows:
+    """Cut every recording into windows of `length` steps, the last one padded."""
+    rows: list[tuple[NDArray, NDArray, NDArray, int, int]] = []
+    for index, (y, c) in enumerate(zip(outputs, inputs, strict=True)):
+        for start in range(0, len(y), length):
+            part_y, part_c = y[start : start + length], c[start : start + length]
+            missing = length - len(part_y)
+            rows.append(
+                (
+                    np.pad(part_y, ((0, missing), (0, 0)), constant_values=np.nan),
+                    np.pad(part_c, ((0, missing), (0, 0))),
+                    np.pad(np.ones(len(part_y)), (0, missing)),
+                    -1 if start == 0 else len(rows) - 1,
+                    index,
+                )
+            )
+    ys, cs, active, left, sequence = zip(*rows, strict=True)
+    return Windows(np.stack(ys), np.stack(cs), np.stack(active), np.asarray(left), np.asarray(sequence))
