@@ -5,9 +5,9 @@ import jax.monitoring
 _totals = {"seconds": 0.0, "count": 0}
 
 
-def _listen(event: str, duration: float, **_: object) -> None:
+def _listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
     if event.startswith("/jax/core/compile/"):
-        _totals["seconds"] += duration
+        _totals["seconds"] += duration_secs
         if event.endswith("backend_compile_duration"):
             _totals["count"] += 1
 

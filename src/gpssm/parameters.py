@@ -17,6 +17,9 @@ from jaxtyping import Array
 
 _KEY = "gpssm_constraint"
 
+# An array of a module: of NumPy as long as it is only stored, of JAX inside a computation.
+Leaf = Any
+
 
 class Constraint(NamedTuple):
     """A bijection between legal values and unconstrained ones."""
@@ -93,7 +96,11 @@ def match(names: Iterable[str], patterns: Iterable[str]) -> set[str]:
     names = list(names)
     selected: set[str] = set()
     for pattern in patterns:
-        hit = {n for n in names if n == pattern or n.startswith(pattern + ".") or n.endswith("." + pattern) or f".{pattern}." in f".{n}."}
+        hit = {
+            n
+            for n in names
+            if n == pattern or n.startswith(pattern + ".") or n.endswith("." + pattern) or f".{pattern}." in f".{n}."
+        }
         if not hit:
             raise ValueError(f"fixed: no parameter is called {pattern!r}; the model has {', '.join(sorted(names))}.")
         selected |= hit

@@ -208,28 +208,14 @@ def _transition(model: GPSSM, x: Array) -> tuple[Array, Array]:
 
 @partial(jax.jit, static_argnames="settings")
 def _filter(model: GPSSM, outputs: Array, inputs: Array, key: Array, *, settings: FilterSettings) -> ensemble.Trace:
-    length, output_dim = outputs.shape
-    dynamics, factor, state_dim = model.transition.marginal(), model.process_noise.factor, model.state_dim
     key_x0, key_noise = jax.random.split(key)
-    process, perturbation = ensemble.draw_noise(
-        key_noise, length, settings.num_members, state_dim, output_dim,
-        full=factor.ndim == 2, options=settings.options, dtype=outputs.dtype,
-    )  # fmt: skip
-    eps = jax.random.normal(key_x0, (settings.num_members, state_dim), outputs.dtype)
     initial = model.initial_state
+    eps = jax.random.normal(key_x0, (settings.num_members, model.state_dim), outputs.dtype)
     first = initial.prior_mean + eps @ jnp.asarray(initial.prior_chol).T
     taper = None if settings.taper is None else jnp.asarray(settings.taper, outputs.dtype)
-
-    def body(members: Array, now: Any) -> tuple[Array, ensemble.Trace]:
-        y, c, noise, pert = now
-        predicted, filtered = ensemble.step(
-            members, y, c, noise, pert,
-            transition=dynamics, process_cov=factor, emission=model.emission,
-            obs_noise=model.obs_noise.factor, options=settings.options, taper=taper,
-        )  # fmt: skip
-        return filtered.members, ensemble.Trace(predicted, filtered)
-
-    return jax.lax.scan(body, first.astype(outputs.dtype), (outputs, inputs, process, perturbation))[1]
+    observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor, taper)
+    dynamics = model.transition.marginal()
+    return ensemble.run(dynamics, observing, first, outputs, inputs, key_noise, settings.options)
 
 
 _smooth = jax.jit(ensemble.smooth)

@@ -31,21 +31,30 @@ def _bar(title: str) -> Iterator[Watch]:
         yield _plain(title)
         sys.stderr.write("\n")
         return
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[state]}"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=12),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+    )
     with Bar(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=None, state="compiling")
 
         def watch(p: Progress) -> None:
-            parts = "  ".join(f"{name} {value:.1f}" for name, value in p.terms.items())
-            state = f"{p.phase} {p.step}/{p.max_steps}  ELBO {p.elbo:.1f}  ({parts})"
-            bar.update(task, total=p.max_steps, completed=p.step, state=state)
+            bar.update(task, total=p.max_steps, completed=p.step, state=describe(p))
 
         yield watch
 
 
 def _plain(title: str) -> Watch:
     def watch(p: Progress) -> None:
-        sys.stderr.write(f"\r{title}: {p.phase} step {p.step}/{p.max_steps}, ELBO {p.elbo:.1f}, {p.seconds:.0f} s ")
+        sys.stderr.write(f"\r{title}: {describe(p)}, {p.seconds:.0f} s ")
         sys.stderr.flush()
 
     return watch
+
+
+def describe(p: Progress) -> str:
+    """One line: where a fit is, its objective, and the terms that make it up."""
+    parts = ", ".join(f"{name} {value:.0f}" for name, value in p.terms.items())
+    return f"{p.step}/{p.max_steps} ELBO {p.elbo:.1f} ({parts})"

@@ -1,6 +1,6 @@
 """Standardisation: the model works on numbers of order one, the user never sees them.
 
-    x_user = state_shift + state_scale * x        (and so for outputs and inputs)
+x_user = state_shift + state_scale * x        (and so for outputs and inputs)
 """
 
 from typing import NamedTuple

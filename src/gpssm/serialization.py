@@ -72,8 +72,8 @@ def write_atomically(target: Path, data: bytes) -> None:
         # mkstemp makes private files; a model gets the permissions any other new file would.
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, target)
+        Path(name).chmod(0o666 & ~umask)
+        Path(name).replace(target)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
@@ -113,7 +113,11 @@ def load(path: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any
 def _encode(value: Any, arrays: list[np.ndarray]) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__jax_array__") or type(value).__module__.startswith("jax"):
+    if (
+        isinstance(value, (np.ndarray, np.generic))
+        or hasattr(value, "__jax_array__")
+        or type(value).__module__.startswith("jax")
+    ):
         arrays.append(np.asarray(value))
         return {"array": len(arrays) - 1}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -145,7 +149,9 @@ def _decode(node: Any, arrays: list[np.ndarray], functions: dict[str, Callable[.
     if "function" in node:
         name = node["function"]
         if name not in functions:
-            raise InvalidFile(f"functions: the model uses your function {name!r}; expected functions={{{name!r}: ...}}.")
+            raise InvalidFile(
+                f"functions: the model uses your function {name!r}; expected functions={{{name!r}: ...}}."
+            )
         return functions[name]
     fields = {name: _decode(item, arrays, functions) for name, item in node["fields"].items()}
     return _class(node["class"])(**fields)

@@ -51,7 +51,9 @@ class Summary:
         lines = [f"{self.method}: {self.iterations} iterations ({end}), ELBO {self.elbo:.4g}", ""]
         width = max(len(row.name) for row in self.rows)
         for row in self.rows:
-            lines.append(f"{row.name:<{width}}  {'learned' if row.learned else 'fixed  '}  {_format(row.value)}  [{row.unit}]")
+            lines.append(
+                f"{row.name:<{width}}  {'learned' if row.learned else 'fixed  '}  {_format(row.value)}  [{row.unit}]"
+            )
         lines.extend(["", *self.messages] if self.messages else [])
         return "\n".join(lines)
 

@@ -32,8 +32,11 @@ def matrix(name: str, value: Any, columns: int | None = None) -> NDArray:
 
 def is_sequence_list(value: Any) -> bool:
     """True for a list or tuple of arrays: several recordings in one fit."""
-    return isinstance(value, (list, tuple)) and len(value) > 0 and all(np.ndim(item) >= 1 for item in value) and any(
-        isinstance(item, np.ndarray) or np.ndim(item) == 2 for item in value
+    return (
+        isinstance(value, (list, tuple))
+        and len(value) > 0
+        and all(np.ndim(item) >= 1 for item in value)
+        and any(isinstance(item, np.ndarray) or np.ndim(item) == 2 for item in value)
     )
 
 
@@ -60,7 +63,9 @@ def training_data(outputs: Any, inputs: Any) -> tuple[list[NDArray], list[NDArra
         if seen.size == 0:
             raise InvalidInput(f"outputs: channel {channel} is NaN throughout; expected at least two values. Drop it.")
         if np.ptp(seen) <= 1e-12 * np.max(np.abs(seen), initial=1e-300):
-            raise InvalidInput(f"outputs: channel {channel} is constant ({seen[0]:g}); expected a signal that varies. Drop it.")
+            raise InvalidInput(
+                f"outputs: channel {channel} is constant ({seen[0]:g}); expected a signal that varies. Drop it."
+            )
     return ys, cs
 
 
@@ -76,7 +81,9 @@ def model_inputs(inputs: Any, length: int, input_dim: int) -> NDArray:
     """Checked control inputs (length, input_dim)."""
     if inputs is None:
         if input_dim:
-            raise InvalidInput(f"inputs: missing; the model was fitted with {input_dim} input(s), expected ({length}, {input_dim}).")
+            raise InvalidInput(
+                f"inputs: missing; the model was fitted with {input_dim} input(s), expected ({length}, {input_dim})."
+            )
         return np.zeros((length, 0))
     if input_dim == 0:
         raise InvalidInput("inputs: the model was fitted without inputs; expected None.")
@@ -120,7 +127,9 @@ def _check_inputs(name: str, c: NDArray, length: int) -> None:
         raise InvalidInput(f"{name}: {len(c)} rows, but {length} are needed; expected one row per sample.")
     if np.isnan(c).any():
         row, column = np.argwhere(np.isnan(c))[0]
-        raise InvalidInput(f"{name}: NaN at row {row}, column {column}; control inputs must be known. Fill the gap first.")
+        raise InvalidInput(
+            f"{name}: NaN at row {row}, column {column}; control inputs must be known. Fill the gap first."
+        )
 
 
 def _describe(value: Any) -> str:

@@ -1,9 +1,10 @@
 """Covariance functions of one scalar Gaussian process.
 
 Each kernel is called as `kernel(x, z) -> (n, m)`. The time loop evaluates one kernel against
-the same inducing inputs thousands of times, so a kernel also offers `kernel.at(z)`: a
-function of `x` alone in which everything that depends on `z` and the parameters has been
-computed once.
+the same inducing inputs thousands of times, so a kernel also offers `kernel.at(z)`: the function
+`x -> k(z, x)` (m, n) in which everything that depends on `z` and the parameters has been computed
+once. Its columns are the inputs: with many members and few inducing points, that is the order in
+which products and sums run fastest.
 """
 
 from abc import abstractmethod
@@ -12,14 +13,15 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gpssm.parameters import parameter
+from gpssm.fastmath import exp
+from gpssm.parameters import Leaf, parameter
 
 
 class Cross(eqx.Module):
-    """`k(x, Z)` as a function of `x`, for fixed inducing inputs `Z` (m, d)."""
+    """`k(Z, x)` as a function of `x`, for fixed inducing inputs `Z` (m, d)."""
 
     @abstractmethod
-    def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n m"]: ...
+    def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "m n"]: ...
 
 
 class Kernel(eqx.Module):
@@ -27,7 +29,7 @@ class Kernel(eqx.Module):
 
     @abstractmethod
     def at(self, z: Float[Array, "m d"]) -> Cross:
-        """`k(., z)`."""
+        """`k(z, .)`."""
 
     @abstractmethod
     def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
@@ -38,7 +40,7 @@ class Kernel(eqx.Module):
         """The same kernel with one length scale for each of `input_dim` inputs."""
 
     def __call__(self, x: Float[Array, "n d"], z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        return self.at(jnp.asarray(z))(jnp.asarray(x))
+        return self.at(jnp.asarray(z))(jnp.asarray(x)).T
 
     def __add__(self, other: "Kernel") -> "Sum":
         return Sum(self, other)
@@ -51,26 +53,25 @@ class Kernel(eqx.Module):
 
 
 class _Quadratic(eqx.Module):
-    """`offset - |x - z|^2_l / 2` as ONE product `[x*x, x, 1] A`.
+    """`offset - |x - z|^2_l / 2` as ONE product `A [x*x, x, 1]`.
 
     Written this way the backward pass of the time loop takes half the time of the textbook
-    form: no (n, m, d) array of differences is ever made.
+    form: no (m, n, d) array of differences is ever made.
     """
 
-    matrix: Float[Array, "f m"]
+    matrix: Float[Array, "m f"]
 
     @classmethod
     def build(cls, z: Array, lengthscale: Array, offset: Array) -> "_Quadratic":
         precision = lengthscale**-2
-        squares = jnp.broadcast_to(-0.5 * precision[:, None], (z.shape[1], z.shape[0]))
-        linear = (z * precision).T
+        squares = jnp.broadcast_to(-0.5 * precision, z.shape)
         constant = offset - 0.5 * jnp.sum(z * z * precision, axis=1)
-        return cls(jnp.concatenate([squares, linear, constant[None]]))
+        return cls(jnp.concatenate([squares, z * precision, constant[:, None]], axis=1))
 
     def __call__(self, x: Array) -> Array:
-        d = x.shape[1]
-        features = jnp.concatenate([x * x, x, jnp.ones((x.shape[0], self.matrix.shape[0] - 2 * d), x.dtype)], axis=1)
-        return features @ self.matrix
+        columns = x.T
+        features = jnp.concatenate([columns * columns, columns, jnp.ones((1, x.shape[0]), x.dtype)])
+        return self.matrix @ features
 
 
 class _StationaryCross(Cross):
@@ -78,20 +79,20 @@ class _StationaryCross(Cross):
     variance: Array
     shape: str = eqx.field(static=True)
 
-    def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n m"]:
+    def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "m n"]:
         exponent = self.quadratic(x)
         if self.shape == "rbf":
-            return jnp.exp(exponent)
+            return exp(exponent)
         # The floor keeps the square root differentiable where x equals an inducing input.
         r = jnp.sqrt(jnp.maximum(-2.0 * exponent, 1e-12))
         if self.shape == "matern32":
-            return self.variance * (1.0 + 3**0.5 * r) * jnp.exp(-(3**0.5) * r)
-        return self.variance * (1.0 + 5**0.5 * r + 5.0 / 3.0 * r * r) * jnp.exp(-(5**0.5) * r)
+            return self.variance * (1.0 + 3**0.5 * r) * exp(-(3**0.5) * r)
+        return self.variance * (1.0 + 5**0.5 * r + 5.0 / 3.0 * r * r) * exp(-(5**0.5) * r)
 
 
 class _Stationary(Kernel):
-    lengthscale: Array = parameter("positive", default=1.0)
-    variance: Array = parameter("positive", default=1.0)
+    lengthscale: Leaf = parameter("positive", default=1.0)
+    variance: Leaf = parameter("positive", default=1.0)
 
     _shape = "rbf"
 
@@ -144,7 +145,7 @@ class _SumCross(Cross):
     left: Cross
     right: Cross
 
-    def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n m"]:
+    def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "m n"]:
         return self.left(x) + self.right(x)
 
 
@@ -162,7 +163,7 @@ class _ProductCross(Cross):
     left: Cross
     right: Cross
 
-    def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n m"]:
+    def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "m n"]:
         return self.left(x) * self.right(x)
 
 

@@ -10,7 +10,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gpssm.parameters import as_array, parameter
+from gpssm.parameters import Leaf, as_array, parameter
 
 
 class Mean(eqx.Module):
@@ -44,8 +44,8 @@ class Linear(Mean):
     Parameters: `weight` (dx, dx + dc), `bias` (dx,).
     """
 
-    weight: Array = parameter("real")
-    bias: Array = parameter("real")
+    weight: Leaf = parameter("real")
+    bias: Leaf = parameter("real")
 
     def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n dx"]:
         return x @ self.weight.T + self.bias
@@ -58,10 +58,10 @@ class Function(Mean):
     """
 
     function: Callable[[Array], Array] = eqx.field(static=True)
-    input_shift: Array = eqx.field(converter=as_array)
-    input_scale: Array = eqx.field(converter=as_array)
-    state_shift: Array = eqx.field(converter=as_array)
-    state_scale: Array = eqx.field(converter=as_array)
+    input_shift: Leaf = eqx.field(converter=as_array)
+    input_scale: Leaf = eqx.field(converter=as_array)
+    state_shift: Leaf = eqx.field(converter=as_array)
+    state_scale: Leaf = eqx.field(converter=as_array)
 
     def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n dx"]:
         return (self.function(self.input_shift + self.input_scale * x) - self.state_shift) / self.state_scale

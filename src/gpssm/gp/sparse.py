@@ -12,7 +12,11 @@ import jax.scipy.linalg as jsl
 from jaxtyping import Array, Float
 
 from gpssm.gp.kernels import Cross, Kernel
-from gpssm.parameters import parameter
+from gpssm.parameters import Leaf, parameter
+
+
+# Rounding can push a variance below zero next to an inducing input.
+MIN_VARIANCE = 1e-10
 
 
 def jitter_for(dtype: jnp.dtype) -> float:
@@ -23,7 +27,7 @@ def jitter_for(dtype: jnp.dtype) -> float:
 class Conditional(eqx.Module):
     """`x -> mean and variance of f(x)`, everything but `x` folded into arrays.
 
-    With `W = L^{-1}` the mean is `k(x,Z) alpha`, `alpha = W^T v`, and the variance
+    With `W = L^{-1}` the mean is `alpha^T k(Z,x)`, `alpha = W^T v`, and the variance
     `k(x,x) - |W k(Z,x)|^2`, plus `|S^T W k(Z,x)|^2` where u is integrated out. Cost of a call
     with n inputs: O(n M^2), no factorisation.
     """
@@ -31,16 +35,15 @@ class Conditional(eqx.Module):
     cross: Cross
     kernel: Kernel
     alpha: Float[Array, " m"]
-    explained: Float[Array, "m m"]  # W^T
-    uncertain: Float[Array, "m m"] | None  # W^T S
+    whitener: Float[Array, "m m"]  # W
+    uncertain: Float[Array, "m m"] | None  # S^T W
 
     def __call__(self, x: Float[Array, "n d"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         k = self.cross(x)
-        var = self.kernel.diag(x) - jnp.sum((k @ self.explained) ** 2, axis=1)
+        var = self.kernel.diag(x) - jnp.sum((self.whitener @ k) ** 2, axis=0)
         if self.uncertain is not None:
-            var = var + jnp.sum((k @ self.uncertain) ** 2, axis=1)
-        # Rounding can push the variance below zero next to an inducing input.
-        return k @ self.alpha, jnp.maximum(var, 1e-10)
+            var = var + jnp.sum((self.uncertain @ k) ** 2, axis=0)
+        return self.alpha @ k, jnp.maximum(var, MIN_VARIANCE)
 
 
 class SparseGP(eqx.Module):
@@ -50,9 +53,9 @@ class SparseGP(eqx.Module):
     """
 
     kernel: Kernel
-    inducing_inputs: Array = parameter("real")
-    q_mean: Array = parameter("real")
-    q_chol: Array = parameter("cholesky")
+    inducing_inputs: Leaf = parameter("real")
+    q_mean: Leaf = parameter("real")
+    q_chol: Leaf = parameter("cholesky")
 
     def _whitener(self) -> Float[Array, "m m"]:
         """`W = L^{-1}`, computed once so that the time loop has no triangular solves."""
@@ -64,16 +67,17 @@ class SparseGP(eqx.Module):
         return jsl.solve_triangular(chol, eye, lower=True)
 
     def prior(self) -> Conditional:
-        """The GP given `u = 0`. For another `u = L v`, replace `alpha` by `explained @ v`."""
-        z = jnp.asarray(self.inducing_inputs)
+        """The GP given `u = 0`. For another `u = L v`, replace `alpha` by `whitener^T v`."""
         whitener = self._whitener()
-        return Conditional(self.kernel.at(z), self.kernel, jnp.zeros_like(whitener[0]), whitener.T, None)
+        cross = self.kernel.at(jnp.asarray(self.inducing_inputs))
+        return Conditional(cross, self.kernel, jnp.zeros_like(whitener[0]), whitener, None)
 
     def marginal(self) -> Conditional:
         """The GP with `u` integrated out: `q(f) = int p(f | u) q(u) du`."""
         prior = self.prior()
-        uncertain = prior.explained @ jnp.tril(self.q_chol)
-        return Conditional(prior.cross, prior.kernel, prior.explained @ self.q_mean, prior.explained, uncertain)
+        alpha = prior.whitener.T @ self.q_mean
+        uncertain = jnp.tril(self.q_chol).T @ prior.whitener
+        return Conditional(prior.cross, prior.kernel, alpha, prior.whitener, uncertain)
 
     def draw(self, eps: Float[Array, " m"]) -> Float[Array, " m"]:
         """A reparameterised sample `v = m + S eps` of the whitened inducing outputs."""

@@ -8,7 +8,8 @@ measured reason; `EnVI.paper` switches all of it off:
 - windows of a long recording are filtered side by side, each with its own sample of u: the
   expectation of a sum is the sum of expectations, so the objective is the same and the variance
   of its gradient falls with the number of windows;
-- the process noise enters the predicted moments in closed form (`filters.ensemble`);
+- the process noise enters the predicted moments in closed form, and members are given the posterior
+  moments of the predicted mixture (`filters.ensemble`);
 - a learned linear mean function, started from least squares;
 - gap training: over random blocks the update is skipped while every y_t is still scored, so
   that the model learns to run freely and not only one step ahead;
@@ -29,7 +30,7 @@ from gpssm.gp.kernels import RBF, Kernel
 from gpssm.gp.means import Mean
 from gpssm.methods import start
 from gpssm.methods.training import Progress, Schedule, train
-from gpssm.models.emission import FunctionEmission, LinearEmission
+from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM
 from gpssm.parameters import match, parameters
 from gpssm.posterior import FilterSettings, Posterior
@@ -64,7 +65,7 @@ def elbo(
     kl_u, kl_x0 = model.transition.kl(), model.initial_state.kl()
     value = likelihood - kl_u - kl_x0
     continued = jnp.where((windows.left < 0)[:, None, None], carry, ends[0][windows.left])
-    terms = {"log_likelihood": likelihood, "kl_u": kl_u, "kl_x0": kl_x0}
+    terms = {"likelihood": likelihood, "KL(u)": kl_u, "KL(x0)": kl_x0}
     return value, (jax.lax.stop_gradient(continued), terms)
 
 
@@ -73,7 +74,6 @@ def _window_likelihoods(
 ) -> tuple[Float[Array, "w b"], Float[Array, "b n dx"]]:
     num_windows, length, output_dim = windows.outputs.shape
     state_dim, dtype = model.state_dim, carry.dtype
-    factor = model.process_noise.factor
     key_u, key_x0, key_noise, key_gap = jax.random.split(key, 4)
 
     prior = model.transition.prior()
@@ -84,32 +84,32 @@ def _window_likelihoods(
         jax.random.normal(key_x0, (model.initial_state.mean.shape[0], settings.num_members, state_dim), dtype)
     )
     starts = jnp.where((windows.left < 0)[:, None, None], first[windows.sequence], carry)
-    process, perturbation = ensemble.draw_noise(
+    full = model.process_noise.factor.ndim == 2
+    draws = ensemble.draw_noise(
         key_noise, length * num_windows, settings.num_members, state_dim, output_dim,
-        full=factor.ndim == 2, options=settings.options, dtype=dtype,
+        full=full, options=settings.options, dtype=dtype,
     )  # fmt: skip
     taper = None if settings.taper is None else jnp.asarray(settings.taper, dtype)
+    observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor, taper)
 
-    def one(alpha: Array, members: Array, y: Array, c: Array, active: Array, skip: Array, noise: Array, pert: Any) -> Any:
-        predicted, filtered = ensemble.step(
-            members, y, c, noise, pert,
-            transition=prior.given(alpha), process_cov=factor, emission=model.emission,
-            obs_noise=model.obs_noise.factor, options=settings.options, taper=taper,
-        )  # fmt: skip
+    def one(members: Array, f: tuple[Array, Array], y: Array, active: Array, skip: Array, *draws: Array) -> Any:
+        predicted, filtered = ensemble.assimilate(*f, y, *draws, observing, settings.options)
         moved = jnp.where(skip, predicted.members, filtered.members) if settings.gap_fraction else filtered.members
         return jnp.where(active > 0, moved, members), filtered.log_likelihood
 
     def body(members: Array, now: Any) -> tuple[Array, Array]:
-        axes = (0, 0, 0, 0, 0, 0, 0, None if perturbation is None else 0)
-        return jax.vmap(one, in_axes=axes)(alphas, members, *now)
+        c, *rest = now
+        f = prior.side_by_side(ensemble.with_inputs(members, c), alphas)
+        axes = (0, 0, *(None if part is None else 0 for part in rest))
+        return jax.vmap(one, in_axes=axes)(members, f, *rest)
 
     def by_time(array: Array | None) -> Any:
         return None if array is None else array.reshape(length, num_windows, *array.shape[1:])
 
     skips = _gaps(key_gap, num_windows, length, settings)
-    columns = (windows.outputs, windows.inputs, windows.active, skips)
-    now = (*(jnp.swapaxes(jnp.asarray(a), 0, 1) for a in columns), by_time(process), by_time(perturbation))
-    ends, likelihoods = jax.lax.scan(body, starts, now)
+    columns = (windows.inputs, windows.outputs, windows.active, skips)
+    now = (*(jnp.swapaxes(jnp.asarray(a), 0, 1) for a in columns), *map(by_time, draws))
+    ends, likelihoods = jax.lax.scan(jax.checkpoint(body), starts, now)
     return likelihoods, ends
 
 
@@ -148,7 +148,8 @@ class EnVI:
         fixed: names of parameters to hold fixed, for example `("obs_noise", "lengthscale")`.
         num_members: size N of the ensemble.
         num_samples: samples of u for every window and step.
-        update: `"perturbed"` observations or `"sqrt"`.
+        update: `"mixture"`, `"perturbed"` or `"sqrt"`; see `gpssm.filters.ensemble`. By default the
+            first, or perturbed observations where the emission is a function.
         moments: `"exact_noise"` or `"sampled"`; see `gpssm.filters.ensemble`.
         inflation: factor on the ensemble's anomalies.
         localization: radius of the Gaspari-Cohn taper over the state's index.
@@ -174,7 +175,7 @@ class EnVI:
     fixed: tuple[str, ...] = ()
     num_members: int = 50
     num_samples: int = 1
-    update: ensemble.Update = "perturbed"
+    update: ensemble.Update | None = None
     moments: ensemble.Moments = "exact_noise"
     inflation: float = 1.0
     localization: float | None = None
@@ -194,7 +195,7 @@ class EnVI:
         if self.window is not None:
             positive_int("window", self.window, 0)
         for argument, choices in (
-            ("update", ("perturbed", "sqrt")),
+            ("update", (None, "perturbed", "sqrt", "mixture")),
             ("moments", ("exact_noise", "sampled")),
             ("dtype", ("float64", "float32")),
         ):
@@ -207,7 +208,9 @@ class EnVI:
         if self.gap_fraction is not None and not 0 <= self.gap_fraction < 1:
             raise InvalidInput(f"gap_fraction: expected a share in [0, 1), got {self.gap_fraction!r}.")
         if isinstance(self.fixed, str):
-            raise InvalidInput(f"fixed: expected names in a tuple, got the string {self.fixed!r}; write ({self.fixed!r},).")
+            raise InvalidInput(
+                f"fixed: expected names in a tuple, got the string {self.fixed!r}; write ({self.fixed!r},)."
+            )
 
     @classmethod
     def paper(cls, state_dim: int, num_inducing: int = 15, **changes: Any) -> "EnVI":
@@ -250,13 +253,15 @@ class EnVI:
         hidden = self.state_dim > ys[0].shape[1]
         length = self._window_length(max(map(len, ys)), hidden)
         windows = cut(
-            [begun.scaling.standardise_outputs(y) for y in ys], [begun.scaling.standardise_inputs(c) for c in cs], length
+            [begun.scaling.standardise_outputs(y) for y in ys],
+            [begun.scaling.standardise_inputs(c) for c in cs],
+            length,
         )
         dtype = jnp.dtype(self.dtype)
         model, data = (_cast(tree, dtype) for tree in (begun.model, windows))
         key, key_carry = jax.random.split(jax.random.key(seed))
         carry = start.ensembles(model, windows, self.num_members, key_carry, dtype)
-        settings = self._settings(hidden)
+        settings = self._settings(hidden, linear=isinstance(begun.model.emission, LinearEmission))
         with watcher(progress, self.name) as watch:
             model, _, history = train(
                 elbo, model, carry, data, settings=settings, names=learned, multiples=self._multiples(learned),
@@ -279,14 +284,19 @@ class EnVI:
         preferred = (50 if hidden else 20) if self.window is None else self.window
         return longest if preferred == 0 else min(preferred, longest)
 
-    def _settings(self, hidden: bool) -> Settings:
+    def _settings(self, hidden: bool, linear: bool) -> Settings:
+        update = self.update or ("mixture" if linear else "perturbed")
+        if update == "mixture" and not linear:
+            raise InvalidInput(
+                "update: 'mixture' needs a linear emission; expected 'perturbed' or 'sqrt' for a function."
+            )
         taper = None
         if self.localization is not None:
             index = np.arange(self.state_dim)
             weights = np.asarray(ensemble.gaspari_cohn(jnp.asarray(index[:, None] - index, float), self.localization))
             taper = tuple(tuple(float(v) for v in row) for row in weights)
         return Settings(
-            self.num_members, self.num_samples, ensemble.Options(self.moments, self.update, self.inflation), taper,
+            self.num_members, self.num_samples, ensemble.Options(self.moments, update, self.inflation), taper,
             (0.7 if hidden else 0.0) if self.gap_fraction is None else self.gap_fraction, self.gap_length,
         )  # fmt: skip
 
@@ -302,6 +312,3 @@ def _cast(tree: Any, dtype: Any) -> Any:
         return jnp.asarray(leaf, dtype) if jnp.issubdtype(np.asarray(leaf).dtype, np.floating) else jnp.asarray(leaf)
 
     return jax.tree.map(one, tree)
-
-
-__all__ = ["EnVI", "FunctionEmission", "Settings", "elbo"]

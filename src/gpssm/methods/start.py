@@ -59,8 +59,16 @@ def begin(method: "EnVI", outputs: list[np.ndarray], inputs: list[np.ndarray]) -
     m = method.num_inducing
     gp = SparseGP(batched, z, np.zeros((dx, m)), np.tile(_Q_WIDTH * np.eye(m), (dx, 1, 1)))
 
-    q = variances("process_noise", method.process_noise, dx) / state_scale**2 if method.process_noise is not None else np.full(dx, _PROCESS_NOISE)
-    r = variances("obs_noise", method.obs_noise, dy) / output_scale**2 if method.obs_noise is not None else np.full(dy, _OBS_NOISE)
+    q = (
+        variances("process_noise", method.process_noise, dx) / state_scale**2
+        if method.process_noise is not None
+        else np.full(dx, _PROCESS_NOISE)
+    )
+    r = (
+        variances("obs_noise", method.obs_noise, dy) / output_scale**2
+        if method.obs_noise is not None
+        else np.full(dy, _OBS_NOISE)
+    )
     process = FullNoise(np.diag(np.sqrt(q))) if method.full_process_noise else DiagonalNoise(q)
     initial, initial_fixed = _initial_state(method, scaling, len(outputs), dx)
     model = GPSSM(Transition(mean, gp), process, emission, DiagonalNoise(r), initial)
@@ -72,7 +80,7 @@ def ensembles(model: GPSSM, windows: Windows, num_members: int, key: jax.Array, 
 
     Observed states start at the last value seen before the window, hidden ones at zero.
     """
-    num_windows, _, dy = windows.outputs.shape
+    num_windows = windows.outputs.shape[0]
     dx = model.state_dim
     means = np.zeros((num_windows, dx))
     for b, left in enumerate(windows.left):
@@ -93,11 +101,15 @@ def _emission_matrix(method: "EnVI", dx: int, dy: int) -> tuple[np.ndarray | Non
     if isinstance(choice, str):
         if choice == "observed":
             if dx < dy:
-                raise InvalidInput(f"emission: 'observed' needs a state for each of the {dy} outputs, got state_dim={dx}; use 'learned'.")
+                raise InvalidInput(
+                    f"emission: 'observed' needs a state for each of {dy} outputs, got state_dim={dx}; use 'learned'."
+                )
             return np.eye(dy, dx), np.zeros(dy), known
         if choice == "learned":
             return np.eye(dy, dx), np.zeros(dy), set()
-        raise InvalidInput(f"emission: expected 'observed', 'learned', a matrix C ({dy}, {dx}) or a function, got {choice!r}.")
+        raise InvalidInput(
+            f"emission: expected 'observed', 'learned', a matrix C ({dy}, {dx}) or a function, got {choice!r}."
+        )
     if isinstance(choice, LinearEmission):
         weight, bias = np.asarray(choice.weight), np.asarray(choice.bias)
         fixed: set[str] = set()
@@ -113,7 +125,7 @@ def _emission_matrix(method: "EnVI", dx: int, dy: int) -> tuple[np.ndarray | Non
     if fixed and rank < dx:
         raise InvalidInput(
             f"emission: the known C has rank {rank}, so only {rank} of the {dx} states can be identified from it; "
-            f"expected state_dim={rank}, or emission='observed' or 'learned' for hidden states without a meaning of their own."
+            f"expected state_dim={rank}, or emission='observed' or 'learned' for hidden states."
         )
     return weight, bias, fixed
 
@@ -146,7 +158,9 @@ def _guess_states(emission: LinearEmission | FunctionEmission, outputs: np.ndarr
     return (outputs - np.asarray(emission.bias)) @ inverse.T
 
 
-def _mean(method: "EnVI", scaling: Scaling, states: list[np.ndarray], controls: list[np.ndarray]) -> tuple[Mean, set[str]]:
+def _mean(
+    method: "EnVI", scaling: Scaling, states: list[np.ndarray], controls: list[np.ndarray]
+) -> tuple[Mean, set[str]]:
     dx = method.state_dim
     choice = method.mean
     if isinstance(choice, str):
@@ -173,7 +187,9 @@ def _function_units(scaling: Scaling) -> tuple[np.ndarray, ...]:
 def _least_squares(states: list[np.ndarray], controls: list[np.ndarray], dx: int) -> Linear:
     """`x_t ~ A x_{t-1} + B c_t + b` by ridge regression on the rough states."""
     dc = controls[0].shape[1]
-    before = np.concatenate([np.hstack([x[:-1], c[1:], np.ones((len(x) - 1, 1))]) for x, c in zip(states, controls, strict=True)])
+    before = np.concatenate(
+        [np.hstack([x[:-1], c[1:], np.ones((len(x) - 1, 1))]) for x, c in zip(states, controls, strict=True)]
+    )
     after = np.concatenate([x[1:] for x in states])
     complete = ~(np.isnan(before).any(axis=1) | np.isnan(after).any(axis=1))
     weight = np.concatenate([np.eye(dx, dx + dc), np.zeros((dx, 1))], axis=1)
@@ -206,7 +222,9 @@ def _farthest_points(rows: np.ndarray, count: int, rng: np.random.Generator) -> 
     """k-means++ without the randomness: each point is the one farthest from those chosen."""
     pool = rows + 1e-3 * rng.standard_normal(rows.shape)
     if len(pool) < count:
-        pool = np.concatenate([pool, pool[rng.integers(0, len(pool), count)] + 0.1 * rng.standard_normal((count, pool.shape[1]))])
+        pool = np.concatenate(
+            [pool, pool[rng.integers(0, len(pool), count)] + 0.1 * rng.standard_normal((count, pool.shape[1]))]
+        )
     chosen = [int(np.argmin(np.sum((pool - pool.mean(axis=0)) ** 2, axis=1)))]
     distance = np.sum((pool - pool[chosen[0]]) ** 2, axis=1)
     while len(chosen) < count:
@@ -226,7 +244,9 @@ def _initial_state(method: "EnVI", scaling: Scaling, sequences: int, dx: int) ->
     mean = np.broadcast_to(mean, (dx,))
     cov = cov * np.eye(dx) if cov.ndim == 0 else cov
     if cov.shape != (dx, dx) or not np.allclose(cov, cov.T) or np.linalg.eigvalsh(cov).min() <= 0:
-        raise InvalidInput(f"initial_state: expected a positive-definite covariance ({dx}, {dx}), got shape {cov.shape}.")
+        raise InvalidInput(
+            f"initial_state: expected a positive-definite covariance ({dx}, {dx}), got shape {cov.shape}."
+        )
     chol = np.linalg.cholesky(cov / (scaling.state_scale[:, None] * scaling.state_scale))
     centre = (mean - scaling.state_shift) / scaling.state_scale
     initial = InitialState(np.tile(centre, (sequences, 1)), np.tile(chol, (sequences, 1, 1)), centre, chol)

@@ -87,7 +87,15 @@ class _State(NamedTuple):
 
 @partial(jax.jit, static_argnames=("objective", "settings"))
 def _run_chunk(
-    state: _State, model: Any, data: Any, multiples: Any, rates: jax.Array, size: jax.Array, *, objective: Objective, settings: Any
+    state: _State,
+    model: Any,
+    data: Any,
+    multiples: Any,
+    rates: jax.Array,
+    size: jax.Array,
+    *,
+    objective: Objective,
+    settings: Any,
 ) -> tuple[_State, jax.Array, dict[str, jax.Array], jax.Array]:
     """`len(rates)` optimiser steps; returns the state, the objective and its terms, and what was undone."""
 
@@ -184,9 +192,13 @@ def train(
         elbo = float(np.mean(finite)) if finite.size else -np.inf
         if elbo < best_elbo - schedule.max_drop * num_observed or not finite.size:
             if best_elbo == -np.inf and float(state.damping) < 1e-12:
-                raise Diverged("no finite step could be made from the start values; check the scale of the data and the noise.")
+                raise Diverged(
+                    "no finite step could be made from the start values; check the scale of the data and the noise."
+                )
             rate *= 0.5
-            messages.append(f"step {step}: the objective fell from {best_elbo:.4g} to {elbo:.4g}; back to the best, at half the rate")
+            messages.append(
+                f"step {step}: objective fell from {best_elbo:.4g} to {elbo:.4g}; back to the best at half the rate"
+            )
             state = best._replace(adam=_ADAM.init(best.free), key=state.key)
         elif elbo > best_elbo:
             best, best_elbo = state, elbo

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gpssm.parameters import as_array, parameter
+from gpssm.parameters import Leaf, as_array, parameter
 
 
 class LinearEmission(eqx.Module):
@@ -15,8 +15,8 @@ class LinearEmission(eqx.Module):
     Parameters: `weight` C (dy, dx), `bias` d (dy,). Learned, unless held fixed.
     """
 
-    weight: Array = parameter("real")
-    bias: Array = parameter("real")
+    weight: Leaf = parameter("real")
+    bias: Leaf = parameter("real")
 
     @property
     def matrix(self) -> Float[Array, "dy dx"]:
@@ -34,10 +34,10 @@ class FunctionEmission(eqx.Module):
     """
 
     function: Callable[[Array], Array] = eqx.field(static=True)
-    state_shift: Array = eqx.field(converter=as_array)
-    state_scale: Array = eqx.field(converter=as_array)
-    output_shift: Array = eqx.field(converter=as_array)
-    output_scale: Array = eqx.field(converter=as_array)
+    state_shift: Leaf = eqx.field(converter=as_array)
+    state_scale: Leaf = eqx.field(converter=as_array)
+    output_shift: Leaf = eqx.field(converter=as_array)
+    output_scale: Leaf = eqx.field(converter=as_array)
 
     @property
     def matrix(self) -> None:

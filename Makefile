@@ -1,0 +1,42 @@
+# Everything needs only Python (3.11 to 3.13) and make: the environment is built on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check bench clean help
+
+help:
+	@echo "make demo   learn an unknown system from 600 noisy numbers, with a picture"
+	@echo "make test   run the tests"
+	@echo "make check  linter, formatter, type checker"
+	@echo "make bench  time one training iteration beside what NumPy needs for the same arithmetic"
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 14) else f"gpssm needs Python 3.11 to 3.13, {sys.executable} is {v[0]}.{v[1]}; run make PYTHON=/path/to/python")'
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
+	@touch $@
+
+$(STAMP)-dev: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/gpssm demo --out demo
+
+test: $(STAMP)-dev
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+check: $(STAMP)-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)-dev
+	$(BIN)/python benchmarks/iteration.py
+
+clean:
+	rm -rf $(VENV) demo results

@@ -1,0 +1,117 @@
+"""CPU time of one training iteration beside what NumPy needs for the same arithmetic.
+
+    python benchmarks/iteration.py [--json]
+
+One iteration is the value and the gradient of the evidence bound. The floor is the time NumPy and
+BLAS take on the same core, in the same run, for the exponentials and matrix products of the forward
+pass, times three for value and gradient. Both are medians of CPU time, pinned to one core.
+"""
+
+import json
+import os
+import sys
+import time
+
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ[variable] = "1"
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpssm.methods import start
+from gpssm.methods.envi import EnVI, elbo
+from gpssm.parameters import free_values, parameters, with_free_values
+from gpssm.windows import cut
+
+CASES = {
+    # name: (windows, steps, states, inputs, inducing points, members, milliseconds allowed)
+    "kink 30x20": (30, 20, 1, 0, 15, 100, 25.0),
+    "kink 1x600": (1, 600, 1, 0, 15, 100, 25.0),
+    "system identification 10x50": (10, 50, 4, 1, 20, 50, 60.0),
+}
+
+
+def iteration(windows: int, steps: int, dx: int, dc: int, inducing: int, members: int) -> tuple[float, float]:
+    """Milliseconds of CPU time for one value and gradient, and seconds to compile it."""
+    rng = np.random.default_rng(0)
+    y, c = rng.standard_normal((windows * steps, 1)).cumsum(axis=0), rng.standard_normal((windows * steps, dc))
+    method = EnVI(dx, inducing, num_members=members, window=steps)
+    begun = start.begin(method, [y], [c])
+    data = cut([begun.scaling.standardise_outputs(y)], [begun.scaling.standardise_inputs(c)], steps)
+    settings = method._settings(hidden=dx > 1, linear=True)
+    names = [p.name for p in parameters(begun.model) if p.name not in begun.fixed]
+    model, data = jax.tree.map(jnp.asarray, (begun.model, data))
+    free = free_values(model, names)
+    carry = start.ensembles(begun.model, cut([y], [c], steps), members, jax.random.key(1), jnp.float64)
+
+    @jax.jit
+    def step(free: dict[str, jax.Array], carry: jax.Array, key: jax.Array) -> object:
+        def loss(free: dict[str, jax.Array]) -> tuple[jax.Array, object]:
+            return elbo(with_free_values(model, free), carry, data, key, settings)
+
+        return jax.value_and_grad(loss, has_aux=True)(free)
+
+    started = time.perf_counter()
+    compiled = step.lower(free, carry, jax.random.key(0)).compile()
+    compile_seconds = time.perf_counter() - started
+    return _median_ms(lambda i: jax.block_until_ready(compiled(free, carry, jax.random.key(i)))), compile_seconds
+
+
+def floor(windows: int, steps: int, dx: int, dc: int, inducing: int, members: int) -> float:
+    """Milliseconds NumPy needs for the exponentials and products of the forward pass, times three."""
+    rng = np.random.default_rng(0)
+    rows = windows * members
+    features = rng.standard_normal((rows, 2 * (dx + dc) + 1))
+    weights = 0.1 * rng.standard_normal((2 * (dx + dc) + 1, dx * inducing))
+    whitener = rng.standard_normal((dx, inducing, inducing + 1))
+
+    def forward(_: int) -> None:
+        for _step in range(steps):
+            kernel = np.exp(features @ weights)
+            for d in range(dx):
+                _ = kernel[:, d * inducing : (d + 1) * inducing] @ whitener[d]
+
+    return 3.0 * _median_ms(forward)
+
+
+def _median_ms(call: object, repeats: int = 15) -> float:
+    times = []
+    for i in range(repeats + 2):
+        started = time.process_time()
+        call(i)  # type: ignore[operator]
+        times.append(1e3 * (time.process_time() - started))
+    return float(np.median(times[2:]))
+
+
+def main() -> None:
+    jax.config.update("jax_enable_x64", True)
+    rows = []
+    for name, (*sizes, allowed) in CASES.items():
+        took, compile_seconds = iteration(*sizes)
+        least = floor(*sizes)
+        rows.append(
+            {
+                "case": name,
+                "ms": took,
+                "floor_ms": least,
+                "ratio": took / least,
+                "allowed_ms": allowed,
+                "compile_s": compile_seconds,
+            }
+        )
+    if "--json" in sys.argv:
+        print(json.dumps(rows))
+        return
+    print(f"{'one value and gradient, float64':<32}{'ms':>8}{'floor':>8}{'ratio':>8}{'allowed':>9}{'compile s':>11}")
+    for row in rows:
+        print(
+            f"{row['case']:<32}{row['ms']:>8.1f}{row['floor_ms']:>8.1f}{row['ratio']:>8.2f}"
+            f"{row['allowed_ms']:>9.0f}{row['compile_s']:>11.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""`gpssm reproduce kink`: the table, its results file and its figure."""
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+from rich.console import Console
+from rich.table import Table
+
+from gpssm.cli.main import print_json
+from gpssm.experiments import kink as experiment
+from gpssm.posterior import Posterior
+from gpssm.progress import describe
+from gpssm.serialization import write_atomically
+from gpssm.validation import InvalidInput
+
+
+def run(setting: str, obs_noise: list[float] | None, method: str, seeds: int, as_json: bool, out: Path | None) -> None:
+    """Fit every cell that was asked for and report."""
+    settings = _choose("setting", setting, list(get_args(experiment.Setting)))
+    methods = _choose("method", method, list(experiment.METHODS))
+    levels = obs_noise or list(experiment.OBS_NOISE)
+    if any(level <= 0 for level in levels):
+        raise InvalidInput(f"obs-noise: expected positive variances, got {levels}.")
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    console = Console(stderr=True)
+    rows: list[experiment.Row] = []
+    scores: list[dict[str, Any]] = []
+    shown: dict[tuple[str, str, float], Posterior] = {}
+    with console.status("starting") as status:
+        for s in settings:
+            for level in levels:
+                for m in methods:
+                    cell = []
+                    for seed in range(seeds):
+                        label = f"{m}, {s}, obs_noise {level:g}, seed {seed} of {seeds}"
+                        status.update(f"{label}: compiling")
+
+                        def watch(p: Any, label: str = label) -> None:
+                            status.update(f"{label}: {describe(p)}, {p.seconds:.0f} s")
+
+                        posterior, found = experiment.fit(m, s, level, seed, watch)  # type: ignore[arg-type]
+                        shown.setdefault((m, s, level), posterior)
+                        cell.append(found)
+                        scores.append({"method": m, "setting": s, "obs_noise": level, **found.__dict__})
+                    rows.append(experiment.summarise(m, s, level, cell))  # type: ignore[arg-type]
+    result = {"experiment": "kink", "rows": [row.as_dict() for row in rows]}
+    if out is not None:
+        write_atomically(out / "results.json", json.dumps(result | {"fits": scores}, indent=1).encode())
+        _figure(shown, levels, out / "kink.png")
+    if as_json:
+        print_json(result)
+    else:
+        _print(rows)
+
+
+def _choose(name: str, value: str, choices: list[str]) -> list[str]:
+    if value == "all":
+        return choices
+    found = [c for c in choices if c.lower() == value.lower()]
+    if not found:
+        raise InvalidInput(f"{name}: expected one of {', '.join(choices)} or all, got {value!r}.")
+    return found
+
+
+def _print(rows: list[experiment.Row]) -> None:
+    table = Table(title="Kink function: mean (standard error) over seeds; the paper's numbers belong to setting sd")
+    for column in (
+        "method",
+        "setting",
+        "obs noise",
+        "MSE",
+        "log-likelihood",
+        "Q learned",
+        "steps",
+        "fit s",
+        "compile s",
+    ):
+        table.add_column(column, justify="left" if column in ("method", "setting") else "right")
+    for row in rows:
+        table.add_row(
+            row.method, row.setting, f"{row.obs_noise:g}",
+            f"{row.mse:.4f} ({row.mse_se:.4f})", f"{row.log_likelihood:.3f} ({row.log_likelihood_se:.3f})",
+            f"{row.q_learned:.4f}", f"{row.iterations:.0f}", f"{row.fit_seconds:.1f}", f"{row.compile_seconds:.1f}",
+        )  # fmt: skip
+    table.add_section()
+    for level in dict.fromkeys(row.obs_noise for row in rows):
+        for method, cells in experiment.PAPER.items():
+            if level in cells:
+                mse, mse_se, density, density_se = cells[level]
+                table.add_row(
+                    f"{method}, printed",
+                    "sd",
+                    f"{level:g}",
+                    f"{mse:.4f} ({mse_se:.4f})",
+                    f"{density:.3f} ({density_se:.3f})",
+                )
+    Console().print(table)
+
+
+def _figure(shown: dict[tuple[str, str, float], Posterior], levels: list[float], path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    from gpssm import plots
+    from gpssm.datasets import kink_function
+
+    plt.switch_backend("Agg")
+    kinds = list(dict.fromkeys((m, s) for m, s, _ in shown))
+    figure, axes = plt.subplots(
+        len(kinds),
+        len(levels),
+        figsize=(4.2 * len(levels), 3.4 * len(kinds)),
+        squeeze=False,
+        layout="constrained",
+        sharey=True,
+    )
+    for (method, setting, level), posterior in shown.items():
+        ax = axes[kinds.index((method, setting))][levels.index(level)]
+        plots.transition(posterior, truth=kink_function, span=(-3.15, 1.15), ax=ax)
+        ax.set_title(f"{method}, {setting}, obs noise {level:g}", fontsize=9)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
