@@ -17,15 +17,15 @@ def cholesky(a: Float[Array, "n n"]) -> Float[Array, "n n"]:
     n = a.shape[0]
     if n > _UNROLL:
         return jnp.linalg.cholesky(a)
-    rows: list[list[Array]] = []
+    entries: dict[tuple[int, int], Array] = {}
     for i in range(n):
-        row: list[Array] = []
         for j in range(i + 1):
-            rest = a[i, j] - sum((row[k] * rows[j][k] for k in range(j)), start=jnp.zeros((), a.dtype))
-            row.append(jnp.sqrt(rest) if i == j else rest / rows[j][j])
-        rows.append([*row, jnp.zeros((), a.dtype)])
+            rest = a[i, j]
+            for k in range(j):
+                rest = rest - entries[i, k] * entries[j, k]
+            entries[i, j] = jnp.sqrt(rest) if i == j else rest / entries[j, j]
     zero = jnp.zeros((), a.dtype)
-    return jnp.stack([jnp.stack([rows[i][j] if j <= i else zero for j in range(n)]) for i in range(n)])
+    return jnp.stack([jnp.stack([entries.get((i, j), zero) for j in range(n)]) for i in range(n)])
 
 
 def solve_lower(lower: Float[Array, "n n"], b: Float[Array, "n k"]) -> Float[Array, "n k"]:
@@ -35,7 +35,9 @@ def solve_lower(lower: Float[Array, "n n"], b: Float[Array, "n k"]) -> Float[Arr
         return jsl.solve_triangular(lower, b, lower=True)
     rows: list[Array] = []
     for i in range(n):
-        rest = b[i] - sum((lower[i, k] * rows[k] for k in range(i)), start=jnp.zeros((), b.dtype))
+        rest = b[i]
+        for k in range(i):
+            rest = rest - lower[i, k] * rows[k]
         rows.append(rest / lower[i, i])
     return jnp.stack(rows)
 
@@ -47,7 +49,9 @@ def solve_lower_transposed(lower: Float[Array, "n n"], b: Float[Array, "n k"]) -
         return jsl.solve_triangular(lower, b, lower=True, trans=1)
     rows: dict[int, Array] = {}
     for i in reversed(range(n)):
-        rest = b[i] - sum((lower[k, i] * rows[k] for k in range(i + 1, n)), start=jnp.zeros((), b.dtype))
+        rest = b[i]
+        for k in range(i + 1, n):
+            rest = rest - lower[k, i] * rows[k]
         rows[i] = rest / lower[i, i]
     return jnp.stack([rows[i] for i in range(n)])
 

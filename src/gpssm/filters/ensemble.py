@@ -326,7 +326,7 @@ def run(
     full = observing.process_noise.ndim == 2
     draws = draw_noise(key, length, num_members, state_dim, output_dim, full=full, options=options, dtype=outputs.dtype)
 
-    def body(members: Array, now: tuple[Array, ...]) -> tuple[Array, Trace]:
+    def body(members: Array, now: tuple[Array, Array, Array, Array | None]) -> tuple[Array, Trace]:
         y, c, process_draws, obs_draws = now
         f_mean, f_var = transition(with_inputs(members, c))
         predicted, filtered = assimilate(f_mean, f_var, y, process_draws, obs_draws, observing, options)

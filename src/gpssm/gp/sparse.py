@@ -14,7 +14,6 @@ from jaxtyping import Array, Float
 from gpssm.gp.kernels import Cross, Kernel
 from gpssm.parameters import Leaf, parameter
 
-
 # Rounding can push a variance below zero next to an inducing input.
 MIN_VARIANCE = 1e-10
 

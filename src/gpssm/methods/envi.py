@@ -92,8 +92,10 @@ def _window_likelihoods(
     taper = None if settings.taper is None else jnp.asarray(settings.taper, dtype)
     observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor, taper)
 
-    def one(members: Array, f: tuple[Array, Array], y: Array, active: Array, skip: Array, *draws: Array) -> Any:
-        predicted, filtered = ensemble.assimilate(*f, y, *draws, observing, settings.options)
+    def one(
+        members: Array, f: tuple[Array, Array], y: Array, active: Array, skip: Array, noise: Array, pert: Array | None
+    ) -> tuple[Array, Array]:
+        predicted, filtered = ensemble.assimilate(*f, y, noise, pert, observing, settings.options)
         moved = jnp.where(skip, predicted.members, filtered.members) if settings.gap_fraction else filtered.members
         return jnp.where(active > 0, moved, members), filtered.log_likelihood
 
@@ -109,6 +111,7 @@ def _window_likelihoods(
     skips = _gaps(key_gap, num_windows, length, settings)
     columns = (windows.inputs, windows.outputs, windows.active, skips)
     now = (*(jnp.swapaxes(jnp.asarray(a), 0, 1) for a in columns), *map(by_time, draws))
+    # Recomputing a step on the way back is cheaper than writing out everything it needs.
     ends, likelihoods = jax.lax.scan(jax.checkpoint(body), starts, now)
     return likelihoods, ends
 

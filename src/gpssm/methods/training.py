@@ -116,7 +116,7 @@ def _run_chunk(
             moved,
             adam,
             0.95 * state.norm + 0.05 * jnp.minimum(norm, limit),
-            jnp.minimum(1.0, 1.02 * state.damping),
+            jnp.minimum(1.0, 1.05 * state.damping),
             carry,
             key,
         )
@@ -178,9 +178,7 @@ def train(
     best, best_elbo, best_for_patience, stale = state, -np.inf, -np.inf, 0
     rate, decay_from, step = schedule.learning_rate, None, 0
     longest = max(schedule.max_steps - schedule.decay_steps, 0)
-    while True:
-        if decay_from is None and step >= longest:
-            decay_from = step
+    while decay_from is None or step < decay_from + schedule.decay_steps:
         rates = _rates(np.arange(step, step + schedule.chunk), rate, decay_from, schedule.decay_steps)
         state, values, terms, undone = run(state, rates=jnp.asarray(rates, dtype))
         step += schedule.chunk
@@ -188,9 +186,8 @@ def train(
         messages: list[str] = []
         if int(undone):
             messages.append(f"step {step}: {int(undone)} step(s) that were not finite were undone, with a smaller rate")
-        finite = values[np.isfinite(values)]
-        elbo = float(np.mean(finite)) if finite.size else -np.inf
-        if elbo < best_elbo - schedule.max_drop * num_observed or not finite.size:
+        elbo = _finite_mean(values)
+        if elbo < best_elbo - schedule.max_drop * num_observed or elbo == -np.inf:
             if best_elbo == -np.inf and float(state.damping) < 1e-12:
                 raise Diverged(
                     "no finite step could be made from the start values; check the scale of the data and the noise."
@@ -208,7 +205,7 @@ def train(
         history.step.append(step)
         history.elbo.append(elbo)
         for name, series in terms.items():
-            history.terms.setdefault(name, []).append(float(np.nanmean(np.asarray(series))))
+            history.terms.setdefault(name, []).append(_finite_mean(np.asarray(series)))
         history.seconds.append(time.perf_counter() - started)
         history.messages.extend(messages)
         for message in messages:
@@ -219,14 +216,19 @@ def train(
             end = schedule.max_steps if decay_from is None else decay_from + schedule.decay_steps
             watch(Progress(step, end, phase, elbo, latest, history.seconds[-1], tuple(messages)))
         if decay_from is None:
-            if stale >= schedule.patience:
-                decay_from, history.converged = step, True
-        elif step >= decay_from + schedule.decay_steps:
-            break
+            history.converged = stale >= schedule.patience
+            if history.converged or step >= longest:
+                decay_from = step
     history.compile_seconds = clock.seconds
     if best_elbo == -np.inf:
         raise Diverged("no finite step could be made from the start values; check the scale of the data and the noise.")
     return _assemble(model, best.free), best.carry, history
+
+
+def _finite_mean(values: np.ndarray) -> float:
+    """Mean of the finite values; minus infinity if there are none."""
+    finite = values[np.isfinite(values)]
+    return float(np.mean(finite)) if finite.size else -np.inf
 
 
 class TrainingWarning(UserWarning):

@@ -1,0 +1,181 @@
+"""What a fit returns: honest bands, forecasts, saved files."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import gpssm
+from gpssm.datasets import kink, kink_function
+from gpssm.methods.training import Schedule
+from gpssm.serialization import InvalidFile
+
+LENGTH, HORIZON, DATA_SETS = 200, 30, 12
+METHOD = gpssm.EnVI(1, 10, num_members=30)
+
+
+@pytest.fixture(scope="module")
+def fits() -> list[tuple[gpssm.datasets.Series, gpssm.Posterior]]:
+    """Fits of repeated data sets, all of one shape: compiled once."""
+    series = [kink(LENGTH + HORIZON, 0.05, 0.08, seed) for seed in range(DATA_SETS)]
+    return [(s, METHOD.fit(s.outputs[:LENGTH], seed=i)) for i, s in enumerate(series)]
+
+
+def test_band_of_f_holds_the_truth(fits: list[tuple[gpssm.datasets.Series, gpssm.Posterior]]) -> None:
+    """The 90% band of f, at states the system visits, over repeated data sets."""
+    inside = []
+    for series, fitted in fits:
+        x = np.quantile(series.states[:LENGTH], np.linspace(0.02, 0.98, 25))[:, None]
+        mean, var = fitted.transition(x)
+        inside.append(np.abs(kink_function(x) - mean) <= 1.645 * np.sqrt(var))
+    assert 0.75 <= np.mean(inside) <= 0.99
+
+
+def test_band_of_forecasts_holds_what_comes(fits: list[tuple[gpssm.datasets.Series, gpssm.Posterior]]) -> None:
+    """The 90% band of forecasts, free-running past the end of the recording, over repeated data sets."""
+    inside = []
+    for series, fitted in fits:
+        low, high = fitted.forecast(HORIZON, num_paths=400).quantile([0.05, 0.95])
+        future = series.outputs[LENGTH:]
+        inside.append((future >= low) & (future <= high))
+    assert 0.84 <= np.mean(inside) <= 0.96
+
+
+def test_band_of_states_holds_the_states(fits: list[tuple[gpssm.datasets.Series, gpssm.Posterior]]) -> None:
+    """The 90% bands of filtered and smoothed states, on the training recordings."""
+    for estimate in ("filter", "smooth"):
+        inside = []
+        for series, fitted in fits[:4]:
+            states = getattr(fitted, estimate)(series.outputs[:LENGTH])
+            inside.append(np.abs(states.mean - series.states[:LENGTH]) <= 1.645 * states.std)
+        assert 0.8 <= np.mean(inside) <= 0.98, estimate
+
+
+def test_forecast_from_a_filtered_state(fits: list[tuple[gpssm.datasets.Series, gpssm.Posterior]]) -> None:
+    """One step ahead of a filtered state the forecast knows more than a long way ahead."""
+    series, fitted = fits[0]
+    state = fitted.filter(series.outputs[:50])
+    paths = fitted.forecast(20, state=state, num_paths=1000)
+    spread = paths.samples[:, :, 0].std(axis=0)
+    assert spread[0] < 0.75 * spread[10:].mean()
+    assert paths.mean.shape == (20, 1) and paths.std.shape == (20, 1) and paths.quantile(0.5).shape == (20, 1)
+    assert (paths.quantile(0.9) > paths.quantile(0.1)).all()
+    again = fitted.forecast(20, state=state, num_paths=1000)
+    np.testing.assert_array_equal(paths.samples, again.samples)
+
+
+def test_uncertainty_of_f_is_in_the_forecast(fits: list[tuple[gpssm.datasets.Series, gpssm.Posterior]]) -> None:
+    """Far from the data, where f is unknown, paths with their own draws of u disagree."""
+    _, fitted = fits[0]
+    far = fitted.filter(np.full((3, 1), np.nan))._replace(members=np.full((50, 1), -8.0))
+    near = far._replace(members=np.full((50, 1), -1.0))
+    assert fitted.forecast(1, state=far).std[0, 0] > 3 * fitted.forecast(1, state=near).std[0, 0]
+    assert fitted.transition([[-8.0]])[1][0, 0] > 10 * fitted.transition([[-1.0]])[1][0, 0]
+
+
+def test_missing_samples_widen_the_band(fits: list[tuple[gpssm.datasets.Series, gpssm.Posterior]]) -> None:
+    series, fitted = fits[0]
+    y = series.outputs[:LENGTH].copy()
+    y[100:110] = np.nan
+    complete, gap = fitted.filter(series.outputs[:LENGTH]), fitted.filter(y)
+    assert (gap.std[101:110] > 1.5 * complete.std[101:110]).all()
+    np.testing.assert_allclose(gap.mean[:100], complete.mean[:100])
+    assert gap.log_likelihood != complete.log_likelihood
+
+
+def test_save_and_load_bit_for_bit(fits: list[tuple[gpssm.datasets.Series, gpssm.Posterior]], tmp_path: Path) -> None:
+    """The same numbers, history, settings and forecasts; readable by others as the umask says; no pickle inside."""
+    series, fitted = fits[0]
+    path = tmp_path / "kink.gpssm"
+    fitted.save(path)
+    loaded = gpssm.load(path)
+    for a, b in zip(jax.tree.leaves(fitted.model), jax.tree.leaves(loaded.model), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(fitted.forecast(5).samples, loaded.forecast(5).samples)
+    np.testing.assert_array_equal(fitted.filter(series.outputs).mean, loaded.filter(series.outputs).mean)
+    assert loaded.history == fitted.history and str(loaded.summary()) == str(fitted.summary())
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+    again = tmp_path / "again.gpssm"
+    loaded.save(again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_a_failed_save_leaves_the_old_file(
+    fits: list[tuple[gpssm.datasets.Series, gpssm.Posterior]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk in the middle of a save: the old model stays, nothing half-written is left behind."""
+    path = tmp_path / "kink.gpssm"
+    fits[0][1].save(path)
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        fits[1][1].save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["kink.gpssm"]
+
+
+def test_files_that_cannot_be_read(fits: list[tuple[gpssm.datasets.Series, gpssm.Posterior]], tmp_path: Path) -> None:
+    """Another version, a truncated file, an unknown class: one sentence each."""
+    path = tmp_path / "kink.gpssm"
+    fits[0][1].save(path)
+    header, payload = path.read_bytes().split(b"\n", 1)
+    content = json.loads(header)
+    other = tmp_path / "other.gpssm"
+    other.write_bytes(json.dumps(content | {"version": 99}).encode() + b"\n" + payload)
+    with pytest.raises(InvalidFile, match="format version 99"):
+        gpssm.load(other)
+    other.write_bytes(header + b"\n" + payload[:-10])
+    with pytest.raises(InvalidFile, match="damaged or incomplete"):
+        gpssm.load(other)
+    other.write_bytes(json.dumps(content | {"tree": {"class": "os", "fields": {}}}).encode() + b"\n" + payload)
+    with pytest.raises(InvalidFile, match="does not know"):
+        gpssm.load(other)
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        fits[0][1].save(tmp_path / "nowhere" / "kink.gpssm")
+
+
+def test_a_users_function_is_asked_for_again(tmp_path: Path) -> None:
+    """Functions are not stored: loading names the one that is missing."""
+
+    def my_emission(x: jax.Array) -> jax.Array:
+        return 3.0 * x
+
+    y = kink(30, 0.05, 0.01, 0).outputs * 3
+    method = gpssm.EnVI(1, 5, num_members=10, emission=my_emission, schedule=Schedule(max_steps=25, decay_steps=0))
+    fitted = method.fit(y)
+    fitted.save(tmp_path / "m.gpssm")
+    with pytest.raises(InvalidFile, match="my_emission"):
+        gpssm.load(tmp_path / "m.gpssm")
+    loaded = gpssm.load(tmp_path / "m.gpssm", functions={"my_emission": my_emission})
+    np.testing.assert_array_equal(loaded.forecast(3).samples, fitted.forecast(3).samples)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda f: f.filter(np.zeros((5, 2))), "outputs: expected 1 column"),
+        (lambda f: f.filter(np.zeros((0, 1))), "outputs: 0 samples"),
+        (lambda f: f.filter(np.zeros((5, 1)), inputs=np.zeros((5, 1))), "inputs: the model was fitted without"),
+        (lambda f: f.forecast(0), "horizon: expected a whole number"),
+        (lambda f: f.forecast(2.5), "horizon: expected a whole number"),
+        (lambda f: f.forecast(5).quantile(1.5), "q: expected probabilities"),
+        (lambda f: f.transition(np.zeros((3, 4))), "x: expected 1 column"),
+        (lambda f: f.transition([[np.nan]]), "x: contains NaN"),
+    ],
+)
+def test_bad_calls_get_a_sentence(
+    fits: list[tuple[gpssm.datasets.Series, gpssm.Posterior]], call: object, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(fits[0][1])  # type: ignore[operator]
