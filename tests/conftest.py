@@ -16,7 +16,7 @@ import jaxtyping
 jaxtyping.install_import_hook(
     [
         "gpssm.fastmath",
-        "gpssm.filters.kalman",
+        "gpssm.filters",
         "gpssm.gp",
         "gpssm.linalg",
         "gpssm.models",

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 FORMAT_VERSION = 1
@@ -113,11 +114,9 @@ def load(path: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any
 def _encode(value: Any, arrays: list[np.ndarray]) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if (
-        isinstance(value, (np.ndarray, np.generic))
-        or hasattr(value, "__jax_array__")
-        or type(value).__module__.startswith("jax")
-    ):
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (np.ndarray, jax.Array)):
         arrays.append(np.asarray(value))
         return {"array": len(arrays) - 1}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

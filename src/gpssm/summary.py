@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from gpssm.gp.kernels import Kernel
+from gpssm.gp.kernels import Kernel, Product
 from gpssm.methods.training import History
 from gpssm.models.gpssm import GPSSM
 from gpssm.parameters import parameters
@@ -74,7 +74,9 @@ def summarise(model: GPSSM, scaling: Scaling, fixed: tuple[str, ...], history: H
         elif leaf == "lengthscale":
             value, unit = value * gp_scale, "state, input"
         elif p.name.startswith("transition.gp.kernel") and leaf == "variance":
-            value, unit = _kernel_variance(model.transition.gp.kernel, value, states)
+            path = p.name.removeprefix("transition.gp.kernel.").split(".")[:-1]
+            if not _inside_product(model.transition.gp.kernel, path):
+                value, unit = value * states**2, "state^2"
         elif leaf == "inducing_inputs":
             value, unit = gp_shift + gp_scale * value, "state, input"
         elif p.name == "transition.mean.weight":
@@ -105,11 +107,13 @@ def summarise(model: GPSSM, scaling: Scaling, fixed: tuple[str, ...], history: H
     )
 
 
-def _kernel_variance(kernel: Kernel, value: np.ndarray, states: np.ndarray) -> tuple[np.ndarray, str]:
+def _inside_product(kernel: Kernel, path: list[str]) -> bool:
     """In a product of kernels the unit belongs to the product, so its factors stay as they are."""
-    from gpssm.gp.kernels import Product
-
-    return (value, "standardised") if isinstance(kernel, Product) else (value * states**2, "state^2")
+    for name in path:
+        if isinstance(kernel, Product):
+            return True
+        kernel = getattr(kernel, name)
+    return False
 
 
 def _format(value: np.ndarray) -> str:

@@ -14,10 +14,15 @@ class InvalidInput(ValueError):
 
 def matrix(name: str, value: Any, columns: int | None = None) -> NDArray:
     """`value` as a float array (rows, columns); a vector becomes one column."""
+    if np.ma.isMaskedArray(value):
+        value = np.ma.filled(value.astype(float), np.nan)
     try:
-        array = np.asarray(value, dtype=float)
+        array = np.asarray(value)
+        array = array if array.dtype.kind == "c" else array.astype(float)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{name}: expected numbers, got {_describe(value)}.") from error
+    if array.dtype.kind == "c":
+        raise InvalidInput(f"{name}: expected real numbers, got complex ones.")
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:
@@ -66,7 +71,7 @@ def training_data(outputs: Any, inputs: Any) -> tuple[list[NDArray], list[NDArra
             raise InvalidInput(
                 f"outputs: channel {channel} is constant ({seen[0]:g}); expected a signal that varies. Drop it."
             )
-    return ys, cs
+    return ys, [c[: len(y)] for y, c in zip(ys, cs, strict=True)]
 
 
 def series(outputs: Any, inputs: Any, output_dim: int, input_dim: int) -> tuple[NDArray, NDArray]:

@@ -11,7 +11,7 @@ NDArray = np.ndarray
 def kink_function(x: NDArray | float) -> NDArray:
     """`f(x) = 0.8 + (x + 0.2) (1 - 5 / (1 + exp(-2x)))`."""
     x = np.asarray(x, dtype=float)
-    return 0.8 + (x + 0.2) * (1.0 - 5.0 / (1.0 + np.exp(-2.0 * x)))
+    return np.asarray(0.8 + (x + 0.2) * (1.0 - 5.0 / (1.0 + np.exp(-2.0 * x))))
 
 
 def kink(length: int = 600, process_noise: float = 0.05, obs_noise: float = 0.08, seed: int = 0) -> Series:

@@ -24,7 +24,7 @@ Two ways to update the members:
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +58,8 @@ class Observed(NamedTuple):
     mean: Float[Array, " dy"]
     cross: Float[Array, "dx dy"]
     cov: Float[Array, "dy dy"]
+    state_cov: Float[Array, "dx dx"]
+    """The state covariance that `cross` and `cov` belong to."""
 
 
 class Filtered(NamedTuple):
@@ -69,6 +71,7 @@ class Filtered(NamedTuple):
     log_likelihood: Float[Array, ""]
 
 
+@runtime_checkable
 class Emission(Protocol):
     """What the filter needs to know of g: `y = g(x)`, and its matrix when g is linear."""
 
@@ -141,14 +144,13 @@ def observe(emission: Emission, predicted: Predicted, taper: Float[Array, "dx dx
     if emission.matrix is not None:
         cov = predicted.cov if taper is None else predicted.cov * taper
         cross = cov @ emission.matrix.T
-        return Observed(members, emission(predicted.mean[None])[0], cross, emission.matrix @ cross)
+        return Observed(members, emission(predicted.mean[None])[0], cross, emission.matrix @ cross, cov)
     if taper is not None:
         raise ValueError("localization: needs a linear emission; a nonlinear one has no distance between x and y.")
-    mean = jnp.mean(members, axis=0)
-    anomalies = members - mean
-    state_anomalies = predicted.members - jnp.mean(predicted.members, axis=0)
-    scale = 1.0 / (members.shape[0] - 1)
-    return Observed(members, mean, state_anomalies.T @ anomalies * scale, anomalies.T @ anomalies * scale)
+    mean, cov = sample_moments(members)
+    state_mean, state_cov = sample_moments(predicted.members)
+    cross = (predicted.members - state_mean).T @ (members - mean) / (members.shape[0] - 1)
+    return Observed(members, mean, cross, cov, state_cov)
 
 
 class _Seen(NamedTuple):
@@ -191,7 +193,7 @@ def update(
     half_gain_t = solve_lower(chol, jnp.where(seen.mask, observed.cross, 0.0).T)  # S^{-1/2} P_yx
     whitened = solve_lower(chol, seen.residual(observed.mean)[:, None])[:, 0]
     mean = predicted.mean + half_gain_t.T @ whitened
-    cov = predicted.cov - half_gain_t.T @ half_gain_t
+    cov = observed.state_cov - half_gain_t.T @ half_gain_t
 
     if noise is None:
         # Andrews (1968): A - P_xy S^{-T/2} (S^{1/2} + R^{1/2})^{-1} Y, square roots by Cholesky.
@@ -202,6 +204,7 @@ def update(
     else:
         gain_t = solve_lower_transposed(chol, half_gain_t)
         members = predicted.members + seen.residual(observed.members - seen.noise_sd * noise) @ gain_t
+    members = jnp.where(jnp.any(seen.mask), members, predicted.members)
     score = gaussian_log_density(whitened, chol, jnp.sum(seen.mask, dtype=y.dtype))
     return Filtered(members, mean, cov, score)
 
@@ -308,6 +311,8 @@ def assimilate(
     observed = observe(observing.emission, predicted, observing.taper)
     filtered = update(predicted, observed, y, observing.obs_noise, obs_draws)
     if options.update == "mixture":
+        if observing.taper is not None:
+            raise ValueError("localization: the mixture's moments cannot be tapered; use 'perturbed' or 'sqrt'.")
         filtered = correct(filtered, predicted, observing.emission, y, observing.obs_noise)
     return predicted, filtered
 

@@ -11,6 +11,7 @@ from abc import abstractmethod
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.fastmath import exp
@@ -106,7 +107,8 @@ class _Stationary(Kernel):
         return jnp.broadcast_to(self.variance, (x.shape[0],))
 
     def expand(self, input_dim: int) -> "Kernel":
-        return type(self)(jnp.broadcast_to(jnp.asarray(self.lengthscale), (input_dim,)), self.variance)
+        # NumPy, not JAX: a kernel that does not fit must be refused before anything is compiled.
+        return type(self)(np.broadcast_to(np.asarray(self.lengthscale), (input_dim,)), self.variance)
 
 
 class RBF(_Stationary):

@@ -152,7 +152,7 @@ class EnVI:
         num_members: size N of the ensemble.
         num_samples: samples of u for every window and step.
         update: `"mixture"`, `"perturbed"` or `"sqrt"`; see `gpssm.filters.ensemble`. By default the
-            first, or perturbed observations where the emission is a function.
+            first, or perturbed observations where the emission is a function or localised.
         moments: `"exact_noise"` or `"sampled"`; see `gpssm.filters.ensemble`.
         inflation: factor on the ensemble's anomalies.
         localization: radius of the Gaspari-Cohn taper over the state's index.
@@ -193,10 +193,15 @@ class EnVI:
 
     def __post_init__(self) -> None:
         for argument, least in (("state_dim", 1), ("num_inducing", 1), ("num_members", 3), ("num_samples", 1)):
-            positive_int(argument, getattr(self, argument), least)
+            # A NumPy integer would not survive being saved.
+            object.__setattr__(self, argument, positive_int(argument, getattr(self, argument), least))
         positive_int("gap_length", self.gap_length)
+        positive_int("schedule.max_steps", self.schedule.max_steps)
+        positive_int("schedule.chunk", self.schedule.chunk)
         if self.window is not None:
             positive_int("window", self.window, 0)
+        if not isinstance(self.kernel, Kernel):
+            raise InvalidInput(f"kernel: expected a kernel such as gpssm.RBF(), got {self.kernel!r}.")
         for argument, choices in (
             ("update", (None, "perturbed", "sqrt", "mixture")),
             ("moments", ("exact_noise", "sampled")),
@@ -204,10 +209,13 @@ class EnVI:
         ):
             if getattr(self, argument) not in choices:
                 raise InvalidInput(f"{argument}: expected one of {choices}, got {getattr(self, argument)!r}.")
-        if not self.inflation >= 1.0:
+        if not isinstance(self.inflation, (int, float)) or not self.inflation >= 1.0:
             raise InvalidInput(f"inflation: expected a factor of at least 1, got {self.inflation!r}.")
-        if self.localization is not None and not self.localization > 0:
-            raise InvalidInput(f"localization: expected a positive radius, got {self.localization!r}.")
+        if self.localization is not None:
+            if not isinstance(self.localization, (int, float)) or not self.localization > 0:
+                raise InvalidInput(f"localization: expected a positive radius, got {self.localization!r}.")
+            if self.update == "mixture":
+                raise InvalidInput("update: 'mixture' cannot be localised; expected 'perturbed' or 'sqrt'.")
         if self.gap_fraction is not None and not 0 <= self.gap_fraction < 1:
             raise InvalidInput(f"gap_fraction: expected a share in [0, 1), got {self.gap_fraction!r}.")
         if isinstance(self.fixed, str):
@@ -288,11 +296,7 @@ class EnVI:
         return longest if preferred == 0 else min(preferred, longest)
 
     def _settings(self, hidden: bool, linear: bool) -> Settings:
-        update = self.update or ("mixture" if linear else "perturbed")
-        if update == "mixture" and not linear:
-            raise InvalidInput(
-                "update: 'mixture' needs a linear emission; expected 'perturbed' or 'sqrt' for a function."
-            )
+        update = self.update or ("mixture" if linear and self.localization is None else "perturbed")
         taper = None
         if self.localization is not None:
             index = np.arange(self.state_dim)

@@ -1,16 +1,18 @@
 """Where a fit begins: scaling, a linear fit, inducing inputs from the data, large noise."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpssm.gp.kernels import Kernel
 from gpssm.gp.means import Function, Identity, Linear, Mean, Zero
 from gpssm.gp.sparse import SparseGP
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise, InitialState, Transition
+from gpssm.parameters import parameters
 from gpssm.scaling import Scaling, moments
 from gpssm.validation import InvalidInput, matrix, variances
 from gpssm.windows import Windows
@@ -43,8 +45,12 @@ def begin(method: "EnVI", outputs: list[np.ndarray], inputs: list[np.ndarray]) -
     emission: LinearEmission | FunctionEmission
     if matrix_c is None:
         assert callable(method.emission)
+        if method.update == "mixture":
+            raise InvalidInput("update: 'mixture' needs a linear emission; expected 'perturbed' or 'sqrt' here.")
+        if method.localization is not None:
+            raise InvalidInput("localization: needs a linear emission; expected None for a function.")
+        _try_function("emission", method.emission, dx, dy)
         emission = FunctionEmission(method.emission, state_shift, state_scale, output_shift, output_scale)
-        _try_emission(emission, dx, dy)
     else:
         weight = matrix_c * state_scale / output_scale[:, None]
         bias = (matrix_c @ state_shift + bias_d - output_shift) / output_scale
@@ -54,7 +60,7 @@ def begin(method: "EnVI", outputs: list[np.ndarray], inputs: list[np.ndarray]) -
     controls = [scaling.standardise_inputs(c) for c in inputs]
     mean, mean_fixed = _mean(method, scaling, states, controls)
     z = _inducing_inputs(states, controls, dx, method.num_inducing)
-    kernel = method.kernel.expand(dx + dc)
+    kernel = _kernel(method, dx + dc)
     batched = jax.tree.map(lambda leaf: np.broadcast_to(np.asarray(leaf), (dx, *np.shape(leaf))).copy(), kernel)
     m = method.num_inducing
     gp = SparseGP(batched, z, np.zeros((dx, m)), np.tile(_Q_WIDTH * np.eye(m), (dx, 1, 1)))
@@ -121,6 +127,8 @@ def _emission_matrix(method: "EnVI", dx: int, dy: int) -> tuple[np.ndarray | Non
             raise InvalidInput("emission: the matrix C contains NaN; expected numbers.")
     if weight.shape != (dy, dx):
         raise InvalidInput(f"emission: expected C of shape (outputs, states) = ({dy}, {dx}), got {weight.shape}.")
+    if bias.shape != (dy,):
+        raise InvalidInput(f"emission: expected a bias of shape ({dy},), got {bias.shape}.")
     rank = int(np.linalg.matrix_rank(weight))
     if fixed and rank < dx:
         raise InvalidInput(
@@ -174,6 +182,7 @@ def _mean(
     if isinstance(choice, Mean):
         return choice, set()
     if callable(choice):
+        _try_function("mean", choice, dx + controls[0].shape[1], dx)
         return Function(choice, *_function_units(scaling)), set()
     raise InvalidInput(f"mean: expected 'linear', 'identity', 'zero' or a function, got {type(choice).__name__}.")
 
@@ -241,6 +250,8 @@ def _initial_state(method: "EnVI", scaling: Scaling, sequences: int, dx: int) ->
         mean, cov = (np.asarray(part, dtype=float) for part in method.initial_state)
     except (TypeError, ValueError) as error:
         raise InvalidInput("initial_state: expected (mean, covariance) of x_0.") from error
+    if mean.shape not in ((), (dx,)) or not np.isfinite(mean).all():
+        raise InvalidInput(f"initial_state: expected a mean of {dx} finite number(s), got {mean.tolist()!r}.")
     mean = np.broadcast_to(mean, (dx,))
     cov = cov * np.eye(dx) if cov.ndim == 0 else cov
     if cov.shape != (dx, dx) or not np.allclose(cov, cov.T) or np.linalg.eigvalsh(cov).min() <= 0:
@@ -253,7 +264,23 @@ def _initial_state(method: "EnVI", scaling: Scaling, sequences: int, dx: int) ->
     return initial, {"initial_state.mean", "initial_state.chol"}
 
 
-def _try_emission(emission: FunctionEmission, dx: int, dy: int) -> None:
-    shape = eqx.filter_eval_shape(emission, jax.ShapeDtypeStruct((2, dx), jnp.float64)).shape
-    if shape != (2, dy):
-        raise InvalidInput(f"emission: the function maps (2, {dx}) to {shape}; expected (2, {dy}).")
+def _kernel(method: "EnVI", input_dim: int) -> Kernel:
+    """The kernel with a length scale for every input of f; refused if it does not fit."""
+    try:
+        kernel = method.kernel.expand(input_dim)
+    except ValueError as error:
+        raise InvalidInput(f"kernel: expected one length scale or {input_dim} of them (states and inputs).") from error
+    for p in parameters(kernel):
+        if p.constraint == "positive" and not (np.asarray(p.value) > 0).all():
+            raise InvalidInput(f"kernel: expected a positive {p.name}, got {np.asarray(p.value).tolist()!r}.")
+    return kernel
+
+
+def _try_function(name: str, function: Callable[[Any], Any], inputs: int, outputs: int) -> None:
+    """Ask a function of the user's for its output shape, without compiling or running it."""
+    try:
+        shape = jax.eval_shape(function, jax.ShapeDtypeStruct((2, inputs), jnp.float64)).shape
+    except jax.errors.TracerArrayConversionError as error:
+        raise InvalidInput(f"{name}: the function uses NumPy; expected operations of jax.numpy.") from error
+    if shape != (2, outputs):
+        raise InvalidInput(f"{name}: the function maps (2, {inputs}) to {shape}; expected (2, {outputs}).")

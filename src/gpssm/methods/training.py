@@ -177,9 +177,10 @@ def train(
     history = History()
     best, best_elbo, best_for_patience, stale = state, -np.inf, -np.inf, 0
     rate, decay_from, step = schedule.learning_rate, None, 0
-    longest = max(schedule.max_steps - schedule.decay_steps, 0)
-    while decay_from is None or step < decay_from + schedule.decay_steps:
-        rates = _rates(np.arange(step, step + schedule.chunk), rate, decay_from, schedule.decay_steps)
+    decay_steps = min(schedule.decay_steps, schedule.max_steps // 2)
+    longest = schedule.max_steps - decay_steps
+    while decay_from is None or step < decay_from + decay_steps:
+        rates = _rates(np.arange(step, step + schedule.chunk), rate, decay_from, decay_steps)
         state, values, terms, undone = run(state, rates=jnp.asarray(rates, dtype))
         step += schedule.chunk
         values = np.asarray(values)
@@ -213,7 +214,7 @@ def train(
         if watch is not None:
             latest = {name: series[-1] for name, series in history.terms.items()}
             phase = "learning" if decay_from is None else "settling"
-            end = schedule.max_steps if decay_from is None else decay_from + schedule.decay_steps
+            end = schedule.max_steps if decay_from is None else decay_from + decay_steps
             watch(Progress(step, end, phase, elbo, latest, history.seconds[-1], tuple(messages)))
         if decay_from is None:
             history.converged = stale >= schedule.patience
