@@ -76,7 +76,7 @@ def forecast(
         ax.plot(h[: len(future)], future[: len(h), channel], ".", color=ORANGE, ms=5, label="what came")
     ax.axvline(0.5, color=GREY, lw=0.8, ls=":")
     ax.set(xlabel="steps ahead", ylabel=f"output {channel}")
-    ax.legend(frameon=False, fontsize=8, ncols=2)
+    ax.legend(frameon=False, fontsize=8, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.12))
     return ax
 
 

@@ -1,0 +1,54 @@
+"""Plots draw on the axes they are given and return them."""
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+from gpssm import plots
+from gpssm.filters import ensemble
+from gpssm.methods.envi import EnVI
+from gpssm.methods.start import begin
+from gpssm.methods.training import History
+from gpssm.posterior import FilterSettings, Forecast, Posterior, States
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+
+def untrained(state_dim: int = 1) -> Posterior:
+    y = 10.0 + 2.0 * np.random.default_rng(0).standard_normal((40, 1))
+    begun = begin(EnVI(state_dim, 5), [y], [y[:, :0]])
+    settings = FilterSettings(10, ensemble.Options())
+    return Posterior(begun.model, begun.scaling, settings, (), History(), "EnVI", np.zeros((10, state_dim)))
+
+
+def test_transition_shows_f_truth_and_inducing_points_in_the_users_units() -> None:
+    _, ax = plt.subplots()
+    posterior = untrained()
+    assert plots.transition(posterior, truth=lambda x: x, states=np.linspace(5, 15, 9)[:, None], ax=ax) is ax
+    lines = {line.get_label(): line.get_xydata() for line in ax.get_lines()}
+    assert {"learned f", "true f", "inducing points"} <= set(lines)
+    np.testing.assert_allclose(np.sort(lines["inducing points"][:, 0]), np.sort(plots.inducing_inputs(posterior)[:, 0]))
+    assert 4 < lines["learned f"][:, 0].min() < lines["learned f"][:, 0].max() < 16
+    plt.close("all")
+
+
+def test_transition_of_two_states_is_refused() -> None:
+    with pytest.raises(ValueError, match="one state"):
+        plots.transition(untrained(2))
+
+
+def test_forecast_and_states() -> None:
+    _, axes = plt.subplots(1, 2)
+    rng = np.random.default_rng(0)
+    paths = Forecast(rng.standard_normal((50, 7, 2)), rng.standard_normal((50, 7, 1)))
+    ax = plots.forecast(
+        paths, past=rng.standard_normal((5, 2)), future=rng.standard_normal((7, 2)), channel=1, ax=axes[0]
+    )
+    assert ax is axes[0]
+    (mean,) = [line for line in ax.get_lines() if line.get_label() == "forecast"]
+    np.testing.assert_allclose(mean.get_ydata(), paths.mean[:, 1])
+    estimate = States(rng.standard_normal((6, 1)), np.ones((6, 1, 1)), 0.0, np.zeros((3, 1)))
+    assert plots.states(estimate, truth=np.zeros((6, 1)), ax=axes[1]) is axes[1]
+    assert len(axes[1].get_lines()) == 2
+    plt.close("all")
