@@ -13,7 +13,7 @@ import pytest
 import gpssm
 from gpssm.compilation import CompileClock
 from gpssm.experiments import kink as experiment
-from gpssm.methods import training
+from gpssm.methods import start, training
 from gpssm.methods.training import Diverged, Schedule, TrainingWarning
 from gpssm.models import DiagonalNoise
 
@@ -65,6 +65,7 @@ def test_units_are_the_users(data: gpssm.datasets.Series, fitted: gpssm.Posterio
     scaled_mean, scaled_var = scaled.transition(1000.0 + 50.0 * x)
     np.testing.assert_allclose(scaled_mean, 1000.0 + 50.0 * mean, rtol=1e-4)
     np.testing.assert_allclose(scaled_var, 2500.0 * var, rtol=1e-2)
+    np.testing.assert_allclose(np.subtract(scaled.history.elbo, fitted.history.elbo), -LENGTH * np.log(50.0), atol=0.5)
     difference = scaled.log_likelihood(1000.0 + 50.0 * data.outputs) - fitted.log_likelihood(data.outputs)
     assert difference == pytest.approx(-LENGTH * np.log(50.0), abs=0.5)
     values = {row.name: row.value for row in scaled.summary().rows}
@@ -83,6 +84,17 @@ def test_terms_of_the_bound_are_reported_apart(fitted: gpssm.Posterior) -> None:
     total = np.array(history.terms["likelihood"]) - np.array(history.terms["KL(u)"]) - np.array(history.terms["KL(x0)"])
     np.testing.assert_allclose(history.elbo, total, rtol=1e-9)
     assert max(history.elbo) > history.elbo[0]
+
+
+def test_channels_that_are_rarely_seen_together_keep_their_scale() -> None:
+    """Two sensors read in turn: the scale of each state is that of its own channel."""
+    rng = np.random.default_rng(0)
+    y = rng.standard_normal((60, 2)) * [2.0, 30.0] + [1.0, -5.0]
+    y[::2, 0] = y[1::2, 1] = np.nan
+    y[:2] = [[1.0, -5.0], [1.0001, -5.0001]]
+    scaling = start.begin(gpssm.EnVI(2, 5), [y], [y[:, :0]]).scaling
+    np.testing.assert_allclose(scaling.state_scale, np.nanstd(y, axis=0))
+    np.testing.assert_allclose(scaling.state_shift, np.nanmean(y, axis=0))
 
 
 def test_fixed_parameters_do_not_move(data: gpssm.datasets.Series) -> None:
@@ -165,6 +177,13 @@ def test_a_step_that_is_not_finite_is_undone() -> None:
     assert any("not finite" in message for message in history.messages)
 
 
+def test_a_region_without_finite_values_is_left_again() -> None:
+    """NaN beyond a point on the way to the maximum: the fit ends before it, at a finite value."""
+    from_below, history = _toy(lambda key: 0.0, wall=1.0)
+    assert 0.9 < from_below < 1.0 + 1e-9
+    assert np.isfinite(history.elbo).all()
+
+
 def test_divergence_is_rolled_back() -> None:
     """An objective that collapses in one region of its parameters is taken back to the best point."""
     cliff = _toy(lambda key: 0.0, start=2.9, cliff=3.2, rate=2.0)
@@ -177,12 +196,14 @@ def test_nothing_finite_is_an_error() -> None:
         _toy(lambda key: jnp.nan)
 
 
-def _toy(disturb: Any, start: float = 0.0, cliff: float = 1e9, rate: float = 0.03) -> tuple[float, Any]:
+def _toy(
+    disturb: Any, start: float = 0.0, cliff: float = 1e9, wall: float = 1e9, rate: float = 0.03
+) -> tuple[float, Any]:
     """Maximise `-(x - 3)^2` plus a disturbance."""
 
     def objective(model: Any, carry: Any, data: Any, key: Any, settings: Any) -> Any:
         x = jnp.log(model.variance[0])
-        value = -((x - 3.0) ** 2) - jnp.where(x > cliff, 1e4, 0.0) + disturb(key)
+        value = -((x - 3.0) ** 2) - jnp.where(x > cliff, 1e4, 0.0) + jnp.where(x > wall, jnp.nan, 0.0) + disturb(key)
         return value, (carry, {"value": value})
 
     with warnings.catch_warnings():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpssm.gp import RBF, Function, Identity, Linear, SparseGP, Zero
-from gpssm.methods.training import History
+from gpssm.history import History
 from gpssm.models import GPSSM, DiagonalNoise, FullNoise, InitialState, LinearEmission, Transition
 from gpssm.scaling import Scaling, moments
 from gpssm.summary import summarise
@@ -65,7 +65,7 @@ def test_a_mean_function_of_the_user_sees_the_users_units():
     shift = np.concatenate([units.state_shift, units.input_shift])
     scale = np.concatenate([units.state_scale, units.input_scale])
     mean = Function(f, shift, scale, units.state_shift, units.state_scale)
-    value = units.states(np.asarray(mean(jnp.asarray(units.transition_inputs(x_user)))))
+    value = units.states(np.asarray(mean(jnp.asarray(units.standardise_arguments(x_user)))))
     np.testing.assert_allclose(value, f(x_user), atol=1e-12)
 
 
@@ -124,7 +124,7 @@ def test_scaling_there_and_back():
     np.testing.assert_allclose(units.states(units.standardise_states(x)), x, atol=1e-12)
     np.testing.assert_allclose(units.outputs(units.standardise_outputs(y)), y, atol=1e-12)
     np.testing.assert_allclose(
-        units.transition_inputs(np.hstack([x, c])),
+        units.standardise_arguments(np.hstack([x, c])),
         np.hstack([units.standardise_states(x), units.standardise_inputs(c)]),
     )
     np.testing.assert_allclose(units.state_cov(np.cov(units.standardise_states(x).T)), np.cov(x.T), atol=1e-12)
@@ -149,7 +149,7 @@ def test_summary_is_in_the_units_of_the_user(full):
     summary = summarise(m, units, ("obs_noise.variance",), History(step=[25, 50], elbo=[-2.0, -1.0]), "EnVI")
     rows = {row.name: row.value for row in summary.rows}
     x = np.random.default_rng(7).normal(size=(5, DX + DC))
-    standardised = jnp.asarray(units.transition_inputs(x))
+    standardised = jnp.asarray(units.standardise_arguments(x))
 
     mean = units.states(np.asarray(m.transition.mean(standardised)))
     np.testing.assert_allclose(x @ rows["transition.mean.weight"].T + rows["transition.mean.bias"], mean, atol=1e-10)

@@ -6,9 +6,9 @@ import pytest
 
 from gpssm import plots
 from gpssm.filters import ensemble
+from gpssm.history import History
 from gpssm.methods.envi import EnVI
 from gpssm.methods.start import begin
-from gpssm.methods.training import History
 from gpssm.posterior import FilterSettings, Forecast, Posterior, States
 
 mpl.use("Agg")

@@ -10,10 +10,11 @@ import pytest
 import gpssm
 from gpssm.compilation import CompileClock
 from gpssm.filters import ensemble
+from gpssm.history import History
 from gpssm.methods import start
-from gpssm.methods.training import History
 from gpssm.parameters import parameters
 from gpssm.posterior import FilterSettings, Posterior
+from gpssm.scaling import moments
 from gpssm.validation import training_data
 
 T = 30
@@ -130,6 +131,21 @@ def test_good_data_is_accepted():
     assert c.shape == (T, 0)
     all_missing_here = training_data([SIGNAL, np.full(5, np.nan)], None)[0]
     assert np.isnan(all_missing_here[1]).all()
+
+
+def test_rows_collected_in_a_loop_are_one_recording():
+    """Many short vectors are rows, a few long ones recordings; nested lists of rows are recordings."""
+    (y,), _ = training_data(list(TWO), None)
+    np.testing.assert_array_equal(y, TWO)
+    assert [len(y) for y in training_data([SIGNAL, SIGNAL[:20]], None)[0]] == [T, 20]
+    assert [y.shape for y in training_data([TWO.tolist(), TWO[:9].tolist()], None)[0]] == [(T, 2), (9, 2)]
+
+
+def test_small_and_large_units_are_not_constant():
+    """A spread that rounding still resolves is a signal, whatever the unit."""
+    for y in (1e6 + 1e-4 * SIGNAL, 1e-200 * SIGNAL):
+        _, scale = moments(training_data(y, None)[0])
+        np.testing.assert_allclose(scale, np.std(y / np.abs(y).max()) * np.abs(y).max(), rtol=1e-6)
 
 
 def test_inputs_that_are_known_for_longer_than_the_outputs():
@@ -433,8 +449,8 @@ def test_a_model_with_an_unknown_part(path, saved):
 def test_a_function_must_be_handed_in_again(path):
     untrained(half).save(path)
     message = refused(lambda: gpssm.load(path))
-    assert message.startswith("functions: the model uses your function 'half'")
-    assert gpssm.load(path, functions={"half": half}).model.emission.function is half
+    assert message.startswith("functions: the model has a function of yours") and "'emission'" in message
+    assert gpssm.load(path, functions={"emission": half}).model.emission.function is half
 
 
 def test_a_directory_that_does_not_exist(tmp_path):

@@ -96,7 +96,5 @@ def states(estimate: States, *, truth: NDArray | None = None, dimension: int = 0
 
 def inducing_inputs(posterior: Posterior, dimension: int = 0) -> NDArray:
     """Inducing inputs (M, dx + dc) of one state dimension, in the user's units."""
-    scaling = posterior.scaling
-    shift = np.concatenate([scaling.state_shift, scaling.input_shift])
-    scale = np.concatenate([scaling.state_scale, scaling.input_scale])
-    return shift + scale * np.asarray(posterior.model.transition.gp.inducing_inputs)[dimension]
+    z = np.asarray(posterior.model.transition.gp.inducing_inputs)[dimension]
+    return posterior.scaling.argument_shift + posterior.scaling.argument_scale * z

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from gpssm import serialization
 from gpssm.filters import ensemble
-from gpssm.methods.training import History
+from gpssm.history import History
 from gpssm.models.gpssm import GPSSM
 from gpssm.precision import double_precision
 from gpssm.scaling import Scaling
@@ -108,14 +108,15 @@ class Posterior:
         x = matrix("x", x, self.state_dim + self.input_dim)
         if np.isnan(x).any():
             raise InvalidInput("x: contains NaN; expected states and inputs at which to evaluate f.")
-        mean, var = _transition(self.model, jnp.asarray(self.scaling.transition_inputs(x), self._dtype))
+        mean, var = _transition(self.model, jnp.asarray(self.scaling.standardise_arguments(x), self._dtype))
         return self.scaling.states(np.asarray(mean, float)), np.asarray(var, float) * self.scaling.state_scale**2
 
     @double_precision
     def filter(self, outputs: Any, inputs: Any = None, *, seed: int = 0) -> States:
         """The state at every time given the samples up to it, for a recording that starts anywhere.
 
-        `outputs` (T, dy) may contain NaN; `inputs` (T, dc) are needed if the model has them.
+        `outputs` (T, dy) may contain NaN; `inputs` (T, dc) are needed if the model has them. The
+        state before the first sample has the prior p(x_0); q(x_0) belongs to training recordings.
         """
         y, c = series(outputs, inputs, self.output_dim, self.input_dim)
         trace = self._run(y, c, seed)
@@ -144,13 +145,19 @@ class Posterior:
         Args:
             horizon: number of steps.
             inputs: (horizon, dc) future inputs, if the model has any.
-            state: result of `filter` to start from; the end of the training data by default.
+            state: result of `filter` to start from, after its last sample; the end of the (last)
+                training recording by default.
             num_paths: number of paths.
             seed: of the draws.
         """
         positive_int("horizon", horizon)
         positive_int("num_paths", num_paths, 2)
         c = self.scaling.standardise_inputs(model_inputs(inputs, horizon, self.input_dim))
+        if state is not None and not isinstance(state, States):
+            raise InvalidInput(
+                f"state: expected what `filter` returns, got {type(state).__name__}; "
+                "to start after sample t, pass filter(outputs[:t])."
+            )
         members = self.final_members if state is None else self.scaling.standardise_states(state.members)
         if members.shape[1] != self.state_dim:
             raise InvalidInput(f"state: has {members.shape[1]} dimension(s); expected {self.state_dim}.")
@@ -191,12 +198,10 @@ class Posterior:
         )
 
     def _states(self, y: NDArray, trace: ensemble.Trace, mean: Array, cov: Array) -> States:
-        # The density of y in the user's units, not of its standardised image.
-        volume = float(np.sum(~np.isnan(y) * np.log(self.scaling.output_scale)))
         return States(
             self.scaling.states(np.asarray(mean, float)),
             self.scaling.state_cov(np.asarray(cov, float)),
-            float(jnp.sum(trace.filtered.log_likelihood)) - volume,
+            float(jnp.sum(trace.filtered.log_likelihood)) - self.scaling.log_volume(y),
             self.scaling.states(np.asarray(trace.filtered.members[-1], float)),
         )
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from gpssm.methods.training import Progress
+from gpssm.history import Progress
 
 Watch = Callable[[Progress], None]
 

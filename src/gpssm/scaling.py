@@ -10,6 +10,9 @@ from jaxtyping import Float
 
 NDArray = np.ndarray
 
+# A channel whose spread is below this share of its size is constant to rounding.
+CONSTANT = 1e-12
+
 
 class Scaling(NamedTuple):
     """Affine maps between the user's units and the model's, one factor per dimension."""
@@ -39,11 +42,23 @@ class Scaling(NamedTuple):
     def state_cov(self, standardised: NDArray) -> NDArray:
         return standardised * self.state_scale[:, None] * self.state_scale
 
-    def transition_inputs(self, x: NDArray) -> NDArray:
-        """Standardise `[state, input]` rows, the input of f."""
-        shift = np.concatenate([self.state_shift, self.input_shift])
-        scale = np.concatenate([self.state_scale, self.input_scale])
-        return (x - shift) / scale
+    @property
+    def argument_shift(self) -> NDArray:
+        """Shift of `[state, input]`, the argument of f."""
+        return np.concatenate([self.state_shift, self.input_shift])
+
+    @property
+    def argument_scale(self) -> NDArray:
+        """Scale of `[state, input]`, the argument of f."""
+        return np.concatenate([self.state_scale, self.input_scale])
+
+    def standardise_arguments(self, x: NDArray) -> NDArray:
+        """Standardise rows `[state, input]`."""
+        return (x - self.argument_shift) / self.argument_scale
+
+    def log_volume(self, outputs: NDArray) -> float:
+        """What turns the log-density of standardised outputs into that of `outputs`: subtract it."""
+        return float(np.sum(~np.isnan(outputs) * np.log(self.output_scale)))
 
 
 def moments(values: list[NDArray]) -> tuple[NDArray, NDArray]:
@@ -54,6 +69,7 @@ def moments(values: list[NDArray]) -> tuple[NDArray, NDArray]:
     rows = np.concatenate(values)
     if rows.shape[1] == 0:
         return np.zeros(0), np.ones(0)
-    shift, scale = np.nanmean(rows, axis=0), np.nanstd(rows, axis=0)
-    tiny = 1e-9 * np.maximum(np.abs(shift), 1e-300)
-    return shift, np.where(scale > tiny, scale, 1.0)
+    size = np.nanmax(np.abs(rows), axis=0)
+    size = np.where(size > 0, size, 1.0)  # squares of tiny numbers underflow
+    shift, scale = np.nanmean(rows / size, axis=0), np.nanstd(rows / size, axis=0)
+    return size * shift, np.where(scale > CONSTANT, size * scale, 1.0)

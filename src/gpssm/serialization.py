@@ -2,8 +2,7 @@
 
 The header describes the object tree by class names of this package; arrays follow as NumPy
 `.npy` blocks. Nothing is executed on loading, no pickle is read, and a checksum tells a damaged
-file from a good one. Functions of the user's cannot be stored: the header keeps their names, and
-`load` asks for them again.
+file from a good one. Functions of the user's cannot be stored: `load` asks for them again.
 """
 
 import dataclasses
@@ -13,7 +12,7 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ _MODULES = (
     "gpssm.posterior",
     "gpssm.scaling",
     "gpssm.filters.ensemble",
-    "gpssm.methods.training",
+    "gpssm.history",
     "gpssm.models.gpssm",
     "gpssm.models.emission",
     "gpssm.gp.sparse",
@@ -44,7 +43,7 @@ class InvalidFile(ValueError):
 def write(path: str | os.PathLike[str], value: Any) -> None:
     """Write `value` to `path`: to a temporary name first, then renamed, so that a file is whole or absent."""
     arrays: list[np.ndarray] = []
-    tree = _encode(value, arrays)
+    tree = _encode(value, arrays, ())
     body = io.BytesIO()
     for array in arrays:
         np.lib.format.write_array(body, array, allow_pickle=False)
@@ -85,7 +84,7 @@ def load(path: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any
 
     Args:
         path: a file written by `save`.
-        functions: the functions (of an emission or a mean) that the model was built with, by name.
+        functions: `{"emission": g}`, `{"mean": m}` or both, if the model was built with functions.
     """
     source = Path(path)
     if not source.is_file():
@@ -111,7 +110,7 @@ def load(path: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any
     return _decode(header["tree"], arrays, dict(functions or {}))
 
 
-def _encode(value: Any, arrays: list[np.ndarray]) -> Any:
+def _encode(value: Any, arrays: list[np.ndarray], path: tuple[str, ...]) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, np.generic):
@@ -120,18 +119,24 @@ def _encode(value: Any, arrays: list[np.ndarray]) -> Any:
         arrays.append(np.asarray(value))
         return {"array": len(arrays) - 1}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        fields = {name: _encode(item, arrays) for name, item in zip(value._fields, value, strict=True)}
-        return {"class": type(value).__name__, "fields": fields}
+        return _encode_object(value, value._fields, arrays, path)
     if isinstance(value, (tuple, list)):
-        return {"tuple" if isinstance(value, tuple) else "list": [_encode(item, arrays) for item in value]}
+        return {"tuple" if isinstance(value, tuple) else "list": [_encode(item, arrays, path) for item in value]}
     if isinstance(value, dict):
-        return {"dict": {key: _encode(item, arrays) for key, item in value.items()}}
+        return {"dict": {key: _encode(item, arrays, path) for key, item in value.items()}}
     if dataclasses.is_dataclass(value):
-        fields = {f.name: _encode(getattr(value, f.name), arrays) for f in dataclasses.fields(value)}
-        return {"class": type(value).__name__, "fields": fields}
+        return _encode_object(value, [f.name for f in dataclasses.fields(value)], arrays, path)
     if callable(value):
-        return {"function": getattr(value, "__name__", "function")}
+        return {"function": path[-2]}  # the field of the model that it belongs to: "emission" or "mean"
     raise TypeError(f"cannot save a {type(value).__name__}")
+
+
+def _encode_object(value: Any, names: Iterable[str], arrays: list[np.ndarray], path: tuple[str, ...]) -> Any:
+    kind = type(value).__name__
+    if _find_class(kind) is not type(value):
+        raise ValueError(f"save: the model contains your class {kind!r}; only classes of gpssm can be stored.")
+    fields = {name: _encode(getattr(value, name), arrays, (*path, name)) for name in names}
+    return {"class": kind, "fields": fields}
 
 
 def _decode(node: Any, arrays: list[np.ndarray], functions: dict[str, Callable[..., Any]]) -> Any:
@@ -148,18 +153,22 @@ def _decode(node: Any, arrays: list[np.ndarray], functions: dict[str, Callable[.
     if "function" in node:
         name = node["function"]
         if name not in functions:
-            raise InvalidFile(
-                f"functions: the model uses your function {name!r}; expected functions={{{name!r}: ...}}."
-            )
+            raise InvalidFile(f"functions: the model has a function of yours; expected functions={{{name!r}: ...}}.")
         return functions[name]
     fields = {name: _decode(item, arrays, functions) for name, item in node["fields"].items()}
     return _class(node["class"])(**fields)
 
 
 def _class(name: str) -> Any:
+    found = _find_class(name)
+    if found is None:
+        raise InvalidFile(f"path: the model contains {name!r}, which this gpssm does not know.")
+    return found
+
+
+def _find_class(name: str) -> type | None:
     for module_name in _MODULES:
-        module = importlib.import_module(module_name)
-        found = getattr(module, name, None)
+        found = getattr(importlib.import_module(module_name), name, None)
         if isinstance(found, type) and found.__module__ == module_name:
             return found
-    raise InvalidFile(f"path: the model contains {name!r}, which this gpssm does not know.")
+    return None

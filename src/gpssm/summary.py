@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from gpssm.gp.kernels import Kernel, Product
-from gpssm.methods.training import History
+from gpssm.history import History
 from gpssm.models.gpssm import GPSSM
 from gpssm.parameters import parameters
 from gpssm.scaling import Scaling
@@ -61,8 +61,7 @@ class Summary:
 def summarise(model: GPSSM, scaling: Scaling, fixed: tuple[str, ...], history: History, method: str) -> Summary:
     """Translate every parameter to the user's units."""
     states, outputs = scaling.state_scale, scaling.output_scale
-    gp_scale = np.concatenate([states, scaling.input_scale])
-    gp_shift = np.concatenate([scaling.state_shift, scaling.input_shift])
+    gp_scale, gp_shift = scaling.argument_scale, scaling.argument_shift
     rows = []
     for p in parameters(model):
         value, unit = np.asarray(p.value), "standardised"

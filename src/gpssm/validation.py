@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from gpssm.scaling import CONSTANT
+
 NDArray = np.ndarray
 
 
@@ -20,7 +22,8 @@ def matrix(name: str, value: Any, columns: int | None = None) -> NDArray:
         array = np.asarray(value)
         array = array if array.dtype.kind == "c" else array.astype(float)
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{name}: expected numbers, got {_describe(value)}.") from error
+        hint = "; several recordings go in as a list of arrays" if isinstance(value, list) else ""
+        raise InvalidInput(f"{name}: expected numbers, got {_describe(value)}{hint}.") from error
     if array.dtype.kind == "c":
         raise InvalidInput(f"{name}: expected real numbers, got complex ones.")
     if array.ndim == 1:
@@ -36,13 +39,19 @@ def matrix(name: str, value: Any, columns: int | None = None) -> NDArray:
 
 
 def is_sequence_list(value: Any) -> bool:
-    """True for a list or tuple of arrays: several recordings in one fit."""
-    return (
-        isinstance(value, (list, tuple))
-        and len(value) > 0
-        and all(np.ndim(item) >= 1 for item in value)
-        and any(isinstance(item, np.ndarray) or np.ndim(item) == 2 for item in value)
-    )
+    """True for a list of recordings: arrays (T_i, channels), or vectors that cannot be the rows of one matrix.
+
+    Many short vectors of one length are rows collected in a loop; a few long ones, or vectors of
+    different lengths, are recordings.
+    """
+    if not isinstance(value, (list, tuple)) or not value:
+        return False
+    if not all(isinstance(item, np.ndarray) for item in value):
+        return all(isinstance(item, (list, tuple)) and item and np.ndim(item[0]) == 1 for item in value)
+    if any(item.ndim != 1 for item in value):
+        return all(item.ndim > 0 for item in value)
+    lengths = {len(item) for item in value}
+    return len(lengths) > 1 or len(value) < min(lengths)
 
 
 def training_data(outputs: Any, inputs: Any) -> tuple[list[NDArray], list[NDArray]]:
@@ -67,7 +76,7 @@ def training_data(outputs: Any, inputs: Any) -> tuple[list[NDArray], list[NDArra
         seen = rows[~np.isnan(rows[:, channel]), channel]
         if seen.size == 0:
             raise InvalidInput(f"outputs: channel {channel} is NaN throughout; expected at least two values. Drop it.")
-        if np.ptp(seen) <= 1e-12 * np.max(np.abs(seen), initial=1e-300):
+        if np.ptp(seen) <= CONSTANT * np.max(np.abs(seen)):
             raise InvalidInput(
                 f"outputs: channel {channel} is constant ({seen[0]:g}); expected a signal that varies. Drop it."
             )

@@ -21,6 +21,8 @@ class Windows(NamedTuple):
     active: Float[NDArray, "b w"]
     left: Int[NDArray, " b"]  # the window to continue from, -1 at the start of a recording
     sequence: Int[NDArray, " b"]
+    log_volume: Float[NDArray, ""] = np.zeros(())
+    """Log of the factor between densities of standardised outputs and of the user's."""
 
     @property
     def num_observed(self) -> int:

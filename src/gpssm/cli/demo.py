@@ -1,7 +1,5 @@
 """`gpssm demo`: a system learned from scratch, with a table and a picture."""
 
-import json
-import sys
 import time
 from pathlib import Path
 
@@ -10,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpssm import plots
+from gpssm.cli.output import print_json
 from gpssm.datasets import kink, kink_function
 from gpssm.experiments import kink as experiment
 from gpssm.methods.envi import EnVI
@@ -54,7 +53,7 @@ def run(out: Path, seed: int, as_json: bool) -> None:
     fitted.save(model)
 
     if as_json:
-        sys.stdout.write(json.dumps(result | {"picture": str(picture), "model": str(model)}) + "\n")
+        print_json(result | {"picture": str(picture), "model": str(model)})
         return
     table = Table(title="kink system, learned by EnVI")
     for column in ("", "learned", "truth"):

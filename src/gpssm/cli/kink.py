@@ -7,7 +7,7 @@ from typing import Any, get_args
 from rich.console import Console
 from rich.table import Table
 
-from gpssm.cli.main import print_json
+from gpssm.cli.output import print_json
 from gpssm.experiments import kink as experiment
 from gpssm.posterior import Posterior
 from gpssm.progress import describe

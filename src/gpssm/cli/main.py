@@ -1,6 +1,5 @@
 """The `gpssm` command: parses, calls, prints. JAX is imported by the commands, not here."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -79,11 +78,6 @@ def kink(
     from gpssm.cli.kink import run
 
     run(setting, obs_noise, method, seeds, json_, out)
-
-
-def print_json(value: object) -> None:
-    """One JSON object on standard output."""
-    sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 
 from gpssm.datasets import kink, kink_function
+from gpssm.history import Progress
 from gpssm.methods.envi import EnVI
-from gpssm.methods.training import Progress
 from gpssm.posterior import Posterior
 
 Setting = Literal["variance", "sd"]

@@ -11,7 +11,7 @@ Two ways to form the predicted moments:
   in closed form is not estimated from N draws of it. With N = 50 the sampled variance alone is
   off by 20% (one standard deviation) at every time step.
 
-Two ways to update the members:
+Three ways to update the members:
 
 - `"perturbed"`: every member sees the observation with its own perturbation (Eq. 12);
 - `"sqrt"`: no perturbations; the anomalies are multiplied by Andrews' square root, which gives

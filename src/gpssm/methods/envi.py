@@ -3,11 +3,12 @@
     maximise  E_q(u)[ sum_t log N(y_t | C mbar_t, C Pbar_t C^T + R) ] - KL[q(x_0) || p(x_0)] - KL[q(u) || p(u)]
 
 (Proposition 1, with R in the likelihood.) What is added to the paper's algorithm, each for a
-measured reason; `EnVI.paper` switches all of it off:
+measured reason; `EnVI.paper` switches it off:
 
 - windows of a long recording are filtered side by side, each with its own sample of u: the
-  expectation of a sum is the sum of expectations, so the objective is the same and the variance
-  of its gradient falls with the number of windows;
+  expectation of a sum is the sum of expectations, so that the variance of the gradient falls with
+  the number of windows. What a window starts from, its left neighbour's last ensemble, is one
+  iteration old and not differentiated;
 - the process noise enters the predicted moments in closed form, and members are given the posterior
   moments of the predicted mixture (`filters.ensemble`);
 - a learned linear mean function, started from least squares;
@@ -25,11 +26,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from gpssm.compilation import CompileClock
 from gpssm.filters import ensemble
 from gpssm.gp.kernels import RBF, Kernel
 from gpssm.gp.means import Mean
+from gpssm.history import Progress
 from gpssm.methods import start
-from gpssm.methods.training import Progress, Schedule, train
+from gpssm.methods.training import Schedule, train
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM
 from gpssm.parameters import match, parameters
@@ -63,6 +66,7 @@ def elbo(
     likelihoods, ends = jax.vmap(lambda k: _window_likelihoods(model, carry, windows, k, settings))(keys)
     likelihood = jnp.sum(likelihoods) / settings.num_samples
     kl_u, kl_x0 = model.transition.kl(), model.initial_state.kl()
+    likelihood = likelihood - windows.log_volume
     value = likelihood - kl_u - kl_x0
     continued = jnp.where((windows.left < 0)[:, None, None], carry, ends[0][windows.left])
     terms = {"likelihood": likelihood, "KL(u)": kl_u, "KL(x0)": kl_x0}
@@ -138,12 +142,15 @@ class EnVI:
     Args:
         state_dim: dimension of the hidden state.
         num_inducing: inducing points of each state dimension's GP.
-        kernel: covariance function; given a length scale per input automatically.
+        kernel: covariance function; given a length scale per input automatically. Its start values
+            are relative to the standard deviations of states and inputs.
         mean: mean function of the transition: `"linear"` (learned, started from least squares),
-            `"identity"`, `"zero"`, or a function of `[x, c]` (n, dx + dc) in your units.
+            `"identity"`, `"zero"` (the average of the data), or a function of `[x, c]`
+            (n, dx + dc), in your units and made of JAX operations.
         emission: how outputs arise from states: `"observed"` (the first states are the outputs;
             the default where there are at least as many states as outputs), `"learned"` (linear),
-            a known matrix C (dy, dx), or a function of x (n, dx) made of JAX operations.
+            a known matrix C (dy, dx), or a function of x (n, dx) made of JAX operations. For a
+            function the scale of the states is that of `initial_state`, or one.
         process_noise: start value of the variance(s) of the process noise, in your units.
         obs_noise: start value of the variance(s) of the observation noise, in your units.
         full_process_noise: learn a full covariance Q instead of a diagonal one.
@@ -229,7 +236,9 @@ class EnVI:
 
         Zero mean function, one sample of u for the whole recording, back-propagation through all
         of it, sampled moments, perturbed observations, Adam at one constant rate for a fixed
-        number of iterations.
+        number of iterations. The paper does not say where to start or what to do when a step
+        fails: standardisation, start values, gradient clipping, rollback and best-so-far are those
+        of `EnVI`.
         """
         preset = cls(
             state_dim, num_inducing, mean="zero", num_members=100, update="perturbed", moments="sampled",
@@ -256,6 +265,7 @@ class EnVI:
             seed: all randomness of the fit.
             progress: show a progress bar, or call this function after every chunk of steps.
         """
+        clock = CompileClock()
         ys, cs = training_data(outputs, inputs)
         begun = start.begin(self, ys, cs)
         names = tuple(p.name for p in parameters(begun.model))
@@ -263,11 +273,9 @@ class EnVI:
         learned = tuple(n for n in names if n not in held)
         hidden = self.state_dim > ys[0].shape[1]
         length = self._window_length(max(map(len, ys)), hidden)
-        windows = cut(
-            [begun.scaling.standardise_outputs(y) for y in ys],
-            [begun.scaling.standardise_inputs(c) for c in cs],
-            length,
-        )
+        scaling = begun.scaling
+        windows = cut([scaling.standardise_outputs(y) for y in ys], [scaling.standardise_inputs(c) for c in cs], length)
+        windows = windows._replace(log_volume=np.asarray(sum(scaling.log_volume(y) for y in ys)))
         dtype = jnp.dtype(self.dtype)
         model, data = (_cast(tree, dtype) for tree in (begun.model, windows))
         key, key_carry = jax.random.split(jax.random.key(seed))
@@ -288,7 +296,9 @@ class EnVI:
             method=self.name,
             final_members=np.zeros((0, self.state_dim)),
         )
-        return posterior.continued_from(ys[-1], cs[-1], seed=seed)
+        posterior = posterior.continued_from(ys[-1], cs[-1], seed=seed)
+        history.compile_seconds = clock.seconds
+        return posterior
 
     def _window_length(self, longest: int, hidden: bool) -> int:
         """Short windows where the state is seen: gradients through many steps of a chaotic system explode."""

@@ -39,7 +39,8 @@ def begin(method: "EnVI", outputs: list[np.ndarray], inputs: list[np.ndarray]) -
     output_shift, output_scale = moments(outputs)
     input_shift, input_scale = moments(inputs)
     matrix_c, bias_d, fixed = _emission_matrix(method, dx, dy)
-    state_shift, state_scale = _state_units(matrix_c, bias_d, outputs, dx, fixed)
+    known_initial = _known_initial(method, dx)
+    state_shift, state_scale = _state_units(matrix_c, bias_d, outputs, dx, known_initial)
     scaling = Scaling(state_shift, state_scale, output_shift, output_scale, input_shift, input_scale)
 
     emission: LinearEmission | FunctionEmission
@@ -76,7 +77,7 @@ def begin(method: "EnVI", outputs: list[np.ndarray], inputs: list[np.ndarray]) -
         else np.full(dy, _OBS_NOISE)
     )
     process = FullNoise(np.diag(np.sqrt(q))) if method.full_process_noise else DiagonalNoise(q)
-    initial, initial_fixed = _initial_state(method, scaling, len(outputs), dx)
+    initial, initial_fixed = _initial_state(known_initial, scaling, len(outputs), dx)
     model = GPSSM(Transition(mean, gp), process, emission, DiagonalNoise(r), initial)
     return Start(model, scaling, fixed | mean_fixed | initial_fixed)
 
@@ -139,22 +140,31 @@ def _emission_matrix(method: "EnVI", dx: int, dy: int) -> tuple[np.ndarray | Non
 
 
 def _state_units(
-    weight: np.ndarray | None, bias: np.ndarray, outputs: list[np.ndarray], dx: int, fixed: set[str]
+    weight: np.ndarray | None,
+    bias: np.ndarray,
+    outputs: list[np.ndarray],
+    dx: int,
+    initial: tuple[np.ndarray, np.ndarray] | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where the states live: at the least-squares image of the outputs for a linear emission.
 
-    A hidden state, seen by no output, has no unit.
+    A hidden state, seen by no output, has no unit. Behind a function only a known initial state
+    tells where states live.
     """
     shift, scale = np.zeros(dx), np.ones(dx)
     if weight is None:
+        if initial is not None:
+            shift, scale = initial[0], np.sqrt(np.diag(initial[1]))
         return shift, scale
     rows = np.concatenate(outputs)
     complete = rows[~np.isnan(rows).any(axis=1)]
-    if len(complete) < 2:
-        complete = np.where(np.isnan(rows), np.nanmean(rows, axis=0), rows)
-    estimates = (complete - bias) @ np.linalg.pinv(weight).T
+    inverse = np.linalg.pinv(weight)
+    if len(complete) >= max(10, len(rows) // 2):
+        column_shift, column_scale = moments([(complete - bias) @ inverse.T])
+    else:  # too few samples have every channel: as if channels were independent
+        output_shift, output_scale = moments(outputs)
+        column_shift, column_scale = inverse @ (output_shift - bias), np.sqrt(inverse**2 @ output_scale**2)
     seen = np.linalg.norm(weight, axis=0) > 0
-    column_shift, column_scale = moments([estimates])
     return np.where(seen, column_shift, shift), np.where(seen, column_scale, scale)
 
 
@@ -180,17 +190,14 @@ def _mean(
             return _least_squares(states, controls, dx), set()
         raise InvalidInput(f"mean: expected 'linear', 'identity', 'zero' or a function, got {choice!r}.")
     if isinstance(choice, Mean):
+        _try_function("mean", choice, dx + controls[0].shape[1], dx)
         return choice, set()
     if callable(choice):
         _try_function("mean", choice, dx + controls[0].shape[1], dx)
-        return Function(choice, *_function_units(scaling)), set()
+        return Function(
+            choice, scaling.argument_shift, scaling.argument_scale, scaling.state_shift, scaling.state_scale
+        ), set()
     raise InvalidInput(f"mean: expected 'linear', 'identity', 'zero' or a function, got {type(choice).__name__}.")
-
-
-def _function_units(scaling: Scaling) -> tuple[np.ndarray, ...]:
-    shift = np.concatenate([scaling.state_shift, scaling.input_shift])
-    scale = np.concatenate([scaling.state_scale, scaling.input_scale])
-    return shift, scale, scaling.state_shift, scaling.state_scale
 
 
 def _least_squares(states: list[np.ndarray], controls: list[np.ndarray], dx: int) -> Linear:
@@ -242,24 +249,31 @@ def _farthest_points(rows: np.ndarray, count: int, rng: np.random.Generator) -> 
     return pool[chosen]
 
 
-def _initial_state(method: "EnVI", scaling: Scaling, sequences: int, dx: int) -> tuple[InitialState, set[str]]:
+def _known_initial(method: "EnVI", dx: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Mean and covariance of a known x_0, checked."""
     if method.initial_state is None:
-        eye = np.eye(dx)
-        return InitialState(np.zeros((sequences, dx)), np.tile(eye, (sequences, 1, 1)), np.zeros(dx), eye), set()
+        return None
     try:
         mean, cov = (np.asarray(part, dtype=float) for part in method.initial_state)
     except (TypeError, ValueError) as error:
         raise InvalidInput("initial_state: expected (mean, covariance) of x_0.") from error
     if mean.shape not in ((), (dx,)) or not np.isfinite(mean).all():
         raise InvalidInput(f"initial_state: expected a mean of {dx} finite number(s), got {mean.tolist()!r}.")
-    mean = np.broadcast_to(mean, (dx,))
     cov = cov * np.eye(dx) if cov.ndim == 0 else cov
     if cov.shape != (dx, dx) or not np.allclose(cov, cov.T) or np.linalg.eigvalsh(cov).min() <= 0:
-        raise InvalidInput(
-            f"initial_state: expected a positive-definite covariance ({dx}, {dx}), got shape {cov.shape}."
-        )
+        raise InvalidInput(f"initial_state: expected a positive-definite covariance ({dx}, {dx}), got {cov.shape}.")
+    return np.broadcast_to(mean, (dx,)), cov
+
+
+def _initial_state(
+    known: tuple[np.ndarray, np.ndarray] | None, scaling: Scaling, sequences: int, dx: int
+) -> tuple[InitialState, set[str]]:
+    if known is None:
+        eye = np.eye(dx)
+        return InitialState(np.zeros((sequences, dx)), np.tile(eye, (sequences, 1, 1)), np.zeros(dx), eye), set()
+    mean, cov = known
     chol = np.linalg.cholesky(cov / (scaling.state_scale[:, None] * scaling.state_scale))
-    centre = (mean - scaling.state_shift) / scaling.state_scale
+    centre = scaling.standardise_states(mean)
     initial = InitialState(np.tile(centre, (sequences, 1)), np.tile(chol, (sequences, 1, 1)), centre, chol)
     return initial, {"initial_state.mean", "initial_state.chol"}
 

@@ -16,7 +16,6 @@ when to stop. The rules, so that nobody has to tune:
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from gpssm.compilation import CompileClock
+from gpssm.history import History, Progress
 from gpssm.parameters import free_values, with_free_values
 
 # objective(model, carry, data, key, settings) -> (value to maximise, (carry, terms))
@@ -37,7 +36,7 @@ _WARM_UP = 20
 
 
 class Schedule(NamedTuple):
-    """When to report, slow down and stop."""
+    """When to report, slow down and stop. Steps are taken in chunks, so a limit may be passed by part of one."""
 
     learning_rate: float = 0.03
     max_steps: int = 1200
@@ -51,34 +50,10 @@ class Schedule(NamedTuple):
     """A fall of the objective, in nats per observed number, that counts as divergence."""
 
 
-class Progress(NamedTuple):
-    """What a watcher of a fit is told after every chunk."""
-
-    step: int
-    max_steps: int
-    phase: str
-    elbo: float
-    terms: dict[str, float]
-    seconds: float
-    messages: tuple[str, ...]
-
-
-@dataclass
-class History:
-    """The course of a fit, one entry per chunk of steps."""
-
-    step: list[int] = field(default_factory=list)
-    elbo: list[float] = field(default_factory=list)
-    terms: dict[str, list[float]] = field(default_factory=dict)
-    seconds: list[float] = field(default_factory=list)
-    messages: list[str] = field(default_factory=list)
-    converged: bool = False
-    compile_seconds: float = 0.0
-
-
 class _State(NamedTuple):
     free: dict[str, jax.Array]
     adam: Any
+    safe: tuple[dict[str, jax.Array], Any]  # the last parameters at which the objective was finite, with their Adam
     norm: jax.Array
     damping: jax.Array  # halved by every step that was undone
     carry: Any
@@ -112,15 +87,11 @@ def _run_chunk(
         grad = jax.tree.map(lambda g: jnp.where(good, g * jnp.minimum(1.0, limit / norm), 0.0), grad)
         direction, adam = _ADAM.update(grad, state.adam)
         moved = {n: state.free[n] - rate * state.damping * multiples[n] * direction[n] for n in state.free}
-        new = _State(
-            moved,
-            adam,
-            0.95 * state.norm + 0.05 * jnp.minimum(norm, limit),
-            jnp.minimum(1.0, 1.05 * state.damping),
-            carry,
-            key,
-        )
-        undone = state._replace(damping=0.5 * state.damping, key=key)
+        norm_kept = 0.95 * state.norm + 0.05 * jnp.minimum(norm, limit)
+        recovered = jnp.minimum(1.0, 1.05 * state.damping)
+        new = _State(moved, adam, (state.free, state.adam), norm_kept, recovered, carry, key)
+        # The move that led here was made one step earlier: go back to before it.
+        undone = state._replace(free=state.safe[0], adam=state.safe[1], damping=0.5 * state.damping, key=key)
         state = jax.tree.map(lambda a, b: _select(good, a, b), new, undone)
         return state, (jnp.where(good, -value * size, jnp.nan), terms, ~good)
 
@@ -161,10 +132,11 @@ def train(
     Returns the model with the best parameters seen, the carry that goes with them, and the
     history. Raises `Diverged` if no finite step was possible; never returns NaN.
     """
-    clock, started = CompileClock(), time.perf_counter()
+    started = time.perf_counter()
     dtype = jax.tree.leaves(carry)[0].dtype
     free = _prepare(model, names=names)
-    state = _State(free, _ADAM.init(free), jnp.ones((), dtype), jnp.ones((), dtype), carry, key)
+    adam = _ADAM.init(free)
+    state = _State(free, adam, (free, adam), jnp.ones((), dtype), jnp.ones((), dtype), carry, key)
     run = partial(
         _run_chunk,
         model=model,
@@ -177,29 +149,30 @@ def train(
     history = History()
     best, best_elbo, best_for_patience, stale = state, -np.inf, -np.inf, 0
     rate, decay_from, step = schedule.learning_rate, None, 0
+    chunk = min(schedule.chunk, schedule.max_steps)
     decay_steps = min(schedule.decay_steps, schedule.max_steps // 2)
     longest = schedule.max_steps - decay_steps
     while decay_from is None or step < decay_from + decay_steps:
-        rates = _rates(np.arange(step, step + schedule.chunk), rate, decay_from, decay_steps)
+        rates = _rates(np.arange(step, step + chunk), rate, decay_from, decay_steps)
         state, values, terms, undone = run(state, rates=jnp.asarray(rates, dtype))
-        step += schedule.chunk
+        step += chunk
         values = np.asarray(values)
         messages: list[str] = []
         if int(undone):
             messages.append(f"step {step}: {int(undone)} step(s) that were not finite were undone, with a smaller rate")
         elbo = _finite_mean(values)
-        if elbo < best_elbo - schedule.max_drop * num_observed or elbo == -np.inf:
-            if best_elbo == -np.inf and float(state.damping) < 1e-12:
-                raise Diverged(
-                    "no finite step could be made from the start values; check the scale of the data and the noise."
-                )
+        if elbo == -np.inf and best_elbo == -np.inf:
+            raise Diverged("no finite step could be made from the start values; check the data's scale and the noise.")
+        if elbo < best_elbo - schedule.max_drop * num_observed:
             rate *= 0.5
             messages.append(
                 f"step {step}: objective fell from {best_elbo:.4g} to {elbo:.4g}; back to the best at half the rate"
             )
-            state = best._replace(adam=_ADAM.init(best.free), key=state.key)
+            adam = _ADAM.init(best.free)
+            state = best._replace(adam=adam, safe=(best.free, adam), key=state.key)
         elif elbo > best_elbo:
-            best, best_elbo = state, elbo
+            # Only parameters at which the objective was evaluated: the newest have not been yet.
+            best, best_elbo = state._replace(free=state.safe[0], adam=state.safe[1]), elbo
         stale = 0 if elbo > best_for_patience + schedule.min_gain * num_observed else stale + 1
         if stale == 0:
             best_for_patience = elbo
@@ -220,9 +193,6 @@ def train(
             history.converged = stale >= schedule.patience
             if history.converged or step >= longest:
                 decay_from = step
-    history.compile_seconds = clock.seconds
-    if best_elbo == -np.inf:
-        raise Diverged("no finite step could be made from the start values; check the scale of the data and the noise.")
     return _assemble(model, best.free), best.carry, history
 
 
