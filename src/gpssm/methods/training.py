@@ -183,7 +183,7 @@ def train(
         history.seconds.append(time.perf_counter() - started)
         history.messages.extend(messages)
         for message in messages:
-            warnings.warn(message, TrainingWarning, stacklevel=2)
+            warnings.warn(message, TrainingWarning, stacklevel=4)  # the line that called fit
         if watch is not None:
             latest = {name: series[-1] for name, series in history.terms.items()}
             phase = "learning" if decay_from is None else "settling"
