@@ -42,6 +42,7 @@ def test_version() -> None:
         ),
         (("reproduce", "kink", "--method", "nonsense"), "method: expected one of EnVI"),
         (("reproduce", "kink", "--obs-noise", "-1"), "obs-noise: expected positive"),
+        (("demo", "--out", "/proc/nowhere"), "/proc/nowhere"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str) -> None:

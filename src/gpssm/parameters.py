@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from gpssm.errors import InvalidInput
+
 _KEY = "gpssm_constraint"
 
 # An array of a module: of NumPy as long as it is only stored, of JAX inside a computation.
@@ -91,7 +93,7 @@ def match(names: Iterable[str], patterns: Iterable[str]) -> set[str]:
     """The names that a pattern selects: a full name, its last word, or a leading part of it.
 
     `"process_noise"`, `"transition.gp.kernel"` and `"lengthscale"` all select something;
-    a pattern that selects nothing raises a `ValueError` listing what there is.
+    a pattern that selects nothing is refused with a list of what there is.
     """
     names = list(names)
     selected: set[str] = set()
@@ -102,7 +104,7 @@ def match(names: Iterable[str], patterns: Iterable[str]) -> set[str]:
             if n == pattern or n.startswith(pattern + ".") or n.endswith("." + pattern) or f".{pattern}." in f".{n}."
         }
         if not hit:
-            raise ValueError(f"fixed: no parameter is called {pattern!r}; the model has {', '.join(sorted(names))}.")
+            raise InvalidInput(f"fixed: no parameter is called {pattern!r}; the model has {', '.join(sorted(names))}.")
         selected |= hit
     return selected
 

@@ -14,13 +14,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm import serialization
+from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
 from gpssm.history import History
 from gpssm.models.gpssm import GPSSM
 from gpssm.precision import double_precision
 from gpssm.scaling import Scaling
 from gpssm.summary import Summary, summarise
-from gpssm.validation import InvalidInput, matrix, model_inputs, positive_int, series
+from gpssm.validation import matrix, model_inputs, positive_int, series
 
 NDArray = np.ndarray
 

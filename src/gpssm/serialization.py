@@ -19,6 +19,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from gpssm.errors import InvalidInput
+
 FORMAT_VERSION = 1
 _MAGIC = "gpssm-model"
 
@@ -36,7 +38,7 @@ _MODULES = (
 )
 
 
-class InvalidFile(ValueError):
+class InvalidFile(InvalidInput):
     """A file that is not a model this version can read."""
 
 
@@ -134,7 +136,7 @@ def _encode(value: Any, arrays: list[np.ndarray], path: tuple[str, ...]) -> Any:
 def _encode_object(value: Any, names: Iterable[str], arrays: list[np.ndarray], path: tuple[str, ...]) -> Any:
     kind = type(value).__name__
     if _find_class(kind) is not type(value):
-        raise ValueError(f"save: the model contains your class {kind!r}; only classes of gpssm can be stored.")
+        raise InvalidInput(f"save: the model contains your class {kind!r}; only classes of gpssm can be stored.")
     fields = {name: _encode(getattr(value, name), arrays, (*path, name)) for name in names}
     return {"class": kind, "fields": fields}
 

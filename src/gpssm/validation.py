@@ -5,13 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from gpssm.errors import InvalidInput
 from gpssm.scaling import CONSTANT
 
 NDArray = np.ndarray
-
-
-class InvalidInput(ValueError):
-    """An argument that cannot be used, explained in one sentence."""
 
 
 def matrix(name: str, value: Any, columns: int | None = None) -> NDArray:

@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.table import Table
 
 from gpssm.cli.output import print_json
+from gpssm.errors import InvalidInput
 from gpssm.experiments import kink as experiment
 from gpssm.posterior import Posterior
 from gpssm.progress import describe
 from gpssm.serialization import write_atomically
-from gpssm.validation import InvalidInput
 
 
 def run(setting: str, obs_noise: list[float] | None, method: str, seeds: int, as_json: bool, out: Path | None) -> None:

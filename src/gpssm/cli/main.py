@@ -8,6 +8,7 @@ import typer
 
 from gpssm import __version__
 from gpssm.cli import runtime
+from gpssm.errors import InvalidInput
 
 app = typer.Typer(
     add_completion=False,
@@ -25,7 +26,7 @@ def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and exit code 2."""
     try:
         app()
-    except (ValueError, FileNotFoundError) as error:
+    except (InvalidInput, OSError) as error:
         sys.stderr.write(f"gpssm: {error}\n")
         sys.exit(2)
 

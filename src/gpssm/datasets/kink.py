@@ -3,7 +3,8 @@
 import numpy as np
 
 from gpssm.datasets.series import Series
-from gpssm.validation import InvalidInput, positive_int
+from gpssm.errors import InvalidInput
+from gpssm.validation import positive_int
 
 NDArray = np.ndarray
 

@@ -27,6 +27,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.compilation import CompileClock
+from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
 from gpssm.gp.kernels import RBF, Kernel
 from gpssm.gp.means import Mean
@@ -39,7 +40,7 @@ from gpssm.parameters import match, parameters
 from gpssm.posterior import FilterSettings, Posterior
 from gpssm.precision import double_precision
 from gpssm.progress import watcher
-from gpssm.validation import InvalidInput, positive_int, training_data
+from gpssm.validation import positive_int, training_data
 from gpssm.windows import Windows, cut
 
 

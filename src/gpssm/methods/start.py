@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpssm.errors import InvalidInput
 from gpssm.gp.kernels import Kernel
 from gpssm.gp.means import Function, Identity, Linear, Mean, Zero
 from gpssm.gp.sparse import SparseGP
@@ -14,7 +15,7 @@ from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise, InitialState, Transition
 from gpssm.parameters import parameters
 from gpssm.scaling import Scaling, moments
-from gpssm.validation import InvalidInput, matrix, variances
+from gpssm.validation import matrix, variances
 from gpssm.windows import Windows
 
 if TYPE_CHECKING:

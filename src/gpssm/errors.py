@@ -1,0 +1,5 @@
+"""What a user can have done wrong. Kept free of imports, so that the command line can name it at once."""
+
+
+class InvalidInput(ValueError):
+    """An argument that cannot be used, explained in one sentence."""
