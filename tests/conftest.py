@@ -5,9 +5,10 @@ import os
 # One core per worker: XLA sizes its thread pool by the cores it may use, and a pool that shares
 # its cores with other workers is far slower than a single thread.
 if hasattr(os, "sched_setaffinity"):
-    _cores = sorted(os.sched_getaffinity(0))
+    # Workers inherit the affinity of the process that started them, which has pinned itself already.
+    _cores = os.environ.setdefault("GPSSM_TEST_CORES", ",".join(map(str, sorted(os.sched_getaffinity(0))))).split(",")
     _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    os.sched_setaffinity(0, {_cores[_worker % len(_cores)]})
+    os.sched_setaffinity(0, {int(_cores[_worker % len(_cores)])})
 
 import jaxtyping
 
