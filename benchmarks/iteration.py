@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 
 if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -77,11 +78,11 @@ def floor(windows: int, steps: int, dx: int, dc: int, inducing: int, members: in
     return 3.0 * _median_ms(forward)
 
 
-def _median_ms(call: object, repeats: int = 15) -> float:
+def _median_ms(call: Callable[[int], object], repeats: int = 15) -> float:
     times = []
     for i in range(repeats + 2):
         started = time.process_time()
-        call(i)  # type: ignore[operator]
+        call(i)
         times.append(1e3 * (time.process_time() - started))
     return float(np.median(times[2:]))
 

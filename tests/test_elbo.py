@@ -75,7 +75,7 @@ _elbo = jax.jit(elbo, static_argnames="settings")
 
 
 def settings(members: int, update: str = "perturbed", moments: str = "exact_noise", gap: float = 0.0) -> Settings:
-    return Settings(members, 1, ensemble.Options(moments, update), None, gap, 5)  # type: ignore[arg-type]
+    return Settings(members, 1, ensemble.Options(moments, update), None, gap, 5)
 
 
 @pytest.mark.parametrize("update", ["perturbed", "sqrt", "mixture"])

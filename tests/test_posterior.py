@@ -162,4 +162,4 @@ def test_bad_calls_get_a_sentence(
     fits: list[tuple[gpssm.datasets.Series, gpssm.Posterior]], call: object, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        call(fits[0][1])  # type: ignore[operator]
+        call(fits[0][1])

@@ -62,6 +62,7 @@ def summarise(model: GPSSM, scaling: Scaling, fixed: tuple[str, ...], history: H
     """Translate every parameter to the user's units."""
     states, outputs = scaling.state_scale, scaling.output_scale
     gp_scale, gp_shift = scaling.argument_scale, scaling.argument_shift
+    values = {p.name: p.value for p in parameters(model)}
     rows = []
     for p in parameters(model):
         value, unit = np.asarray(p.value), "standardised"
@@ -81,12 +82,12 @@ def summarise(model: GPSSM, scaling: Scaling, fixed: tuple[str, ...], history: H
         elif p.name == "transition.mean.weight":
             value, unit = states[:, None] * value / gp_scale, "state / (state, input)"
         elif p.name == "transition.mean.bias":
-            weight = np.asarray(model.transition.mean.weight)  # type: ignore[attr-defined]
+            weight = np.asarray(values["transition.mean.weight"])
             value, unit = scaling.state_shift + states * (value - weight @ (gp_shift / gp_scale)), "state"
         elif p.name == "emission.weight":
             value, unit = outputs[:, None] * value / states, "output / state"
         elif p.name == "emission.bias":
-            weight = np.asarray(model.emission.weight)  # type: ignore[union-attr]
+            weight = np.asarray(values["emission.weight"])
             value, unit = scaling.output_shift + outputs * (value - weight @ (scaling.state_shift / states)), "output"
         elif p.name == "initial_state.mean":
             value, unit = scaling.states(value), "state"
@@ -95,12 +96,12 @@ def summarise(model: GPSSM, scaling: Scaling, fixed: tuple[str, ...], history: H
         elif leaf in ("q_mean", "q_chol"):
             unit = "whitened"
         rows.append(Row(p.name, value, unit, p.name not in fixed))
-    steps, values = history.step, history.elbo
+    steps, elbos = history.step, history.elbo
     return Summary(
         method,
         tuple(rows),
         steps[-1] if steps else 0,
-        float(max(values)) if values else float("nan"),
+        float(max(elbos)) if elbos else float("nan"),
         history.converged,
         tuple(history.messages),
     )

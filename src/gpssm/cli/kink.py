@@ -1,8 +1,9 @@
 """`gpssm reproduce kink`: the table, its results file and its figure."""
 
 import json
+from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from rich.console import Console
 from rich.table import Table
@@ -10,9 +11,12 @@ from rich.table import Table
 from gpssm.cli.output import print_json
 from gpssm.errors import InvalidInput
 from gpssm.experiments import kink as experiment
+from gpssm.history import Progress
 from gpssm.posterior import Posterior
 from gpssm.progress import describe
 from gpssm.serialization import write_atomically
+
+Choice = TypeVar("Choice", bound=str)
 
 
 def run(setting: str, obs_noise: list[float] | None, method: str, seeds: int, as_json: bool, out: Path | None) -> None:
@@ -29,22 +33,20 @@ def run(setting: str, obs_noise: list[float] | None, method: str, seeds: int, as
     scores: list[dict[str, Any]] = []
     shown: dict[tuple[str, str, float], Posterior] = {}
     with console.status("starting") as status:
-        for s in settings:
-            for level in levels:
-                for m in methods:
-                    cell = []
-                    for seed in range(seeds):
-                        label = f"{m}, {s}, obs_noise {level:g}, seed {seed} of {seeds}"
-                        status.update(f"{label}: compiling")
+        for s, level, m in product(settings, levels, methods):
+            cell = []
+            for seed in range(seeds):
+                label = f"{m}, {s}, obs_noise {level:g}, seed {seed} of {seeds}"
+                status.update(f"{label}: compiling")
 
-                        def watch(p: Any, label: str = label) -> None:
-                            status.update(f"{label}: {describe(p)}, {p.seconds:.0f} s")
+                def watch(p: Progress, label: str = label) -> None:
+                    status.update(f"{label}: {describe(p)}, {p.seconds:.0f} s")
 
-                        posterior, found = experiment.fit(m, s, level, seed, watch)  # type: ignore[arg-type]
-                        shown.setdefault((m, s, level), posterior)
-                        cell.append(found)
-                        scores.append({"method": m, "setting": s, "obs_noise": level, **found.__dict__})
-                    rows.append(experiment.summarise(m, s, level, cell))  # type: ignore[arg-type]
+                posterior, found = experiment.fit(m, s, level, seed, watch)
+                shown.setdefault((m, s, level), posterior)
+                cell.append(found)
+                scores.append({"method": m, "setting": s, "obs_noise": level, **found.__dict__})
+            rows.append(experiment.summarise(m, s, level, cell))
     result = {"experiment": "kink", "rows": [row.as_dict() for row in rows]}
     if out is not None:
         write_atomically(out / "results.json", json.dumps(result | {"fits": scores}, indent=1).encode())
@@ -55,7 +57,8 @@ def run(setting: str, obs_noise: list[float] | None, method: str, seeds: int, as
         _print(rows)
 
 
-def _choose(name: str, value: str, choices: list[str]) -> list[str]:
+def _choose(name: str, value: str, choices: list[Choice]) -> list[Choice]:
+    """All of `choices`, or the one that `value` names."""
     if value == "all":
         return choices
     found = [c for c in choices if c.lower() == value.lower()]

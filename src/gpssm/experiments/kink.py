@@ -11,7 +11,7 @@ log-likelihood of 1.106 cannot be reached with variance 0.05, so the paper's num
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -52,13 +52,13 @@ PAPER: dict[str, dict[float, tuple[float, float, float, float]]] = {
 }
 
 
-def _known_emission(obs_noise: float) -> dict[str, object]:
+def _known_emission(obs_noise: float) -> dict[str, Any]:
     """As in the paper, the emission and its noise are given and the transition is learned."""
     return {"obs_noise": obs_noise, "fixed": ("obs_noise",)}
 
 
 METHODS: dict[str, Callable[[float], EnVI]] = {
-    "EnVI": lambda obs_noise: EnVI(1, NUM_INDUCING, **_known_emission(obs_noise)),  # type: ignore[arg-type]
+    "EnVI": lambda obs_noise: EnVI(1, NUM_INDUCING, **_known_emission(obs_noise)),
     "EnVI (paper)": lambda obs_noise: EnVI.paper(1, NUM_INDUCING, **_known_emission(obs_noise)),
 }
 

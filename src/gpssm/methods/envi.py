@@ -270,7 +270,7 @@ class EnVI:
         ys, cs = training_data(outputs, inputs)
         begun = start.begin(self, ys, cs)
         names = tuple(p.name for p in parameters(begun.model))
-        held = match(names, self.fixed) | begun.fixed if self.fixed else begun.fixed
+        held = match(names, self.fixed) | begun.fixed
         learned = tuple(n for n in names if n not in held)
         hidden = self.state_dim > ys[0].shape[1]
         length = self._window_length(max(map(len, ys)), hidden)

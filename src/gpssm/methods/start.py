@@ -60,7 +60,7 @@ def begin(method: "EnVI", outputs: list[np.ndarray], inputs: list[np.ndarray]) -
 
     states = [_guess_states(emission, scaling.standardise_outputs(y), dx) for y in outputs]
     controls = [scaling.standardise_inputs(c) for c in inputs]
-    mean, mean_fixed = _mean(method, scaling, states, controls)
+    mean = _mean(method, scaling, states, controls)
     z = _inducing_inputs(states, controls, dx, method.num_inducing)
     kernel = _kernel(method, dx + dc)
     batched = jax.tree.map(lambda leaf: np.broadcast_to(np.asarray(leaf), (dx, *np.shape(leaf))).copy(), kernel)
@@ -80,7 +80,7 @@ def begin(method: "EnVI", outputs: list[np.ndarray], inputs: list[np.ndarray]) -
     process = FullNoise(np.diag(np.sqrt(q))) if method.full_process_noise else DiagonalNoise(q)
     initial, initial_fixed = _initial_state(known_initial, scaling, len(outputs), dx)
     model = GPSSM(Transition(mean, gp), process, emission, DiagonalNoise(r), initial)
-    return Start(model, scaling, fixed | mean_fixed | initial_fixed)
+    return Start(model, scaling, fixed | initial_fixed)
 
 
 def ensembles(model: GPSSM, windows: Windows, num_members: int, key: jax.Array, dtype: Any) -> jax.Array:
@@ -177,27 +177,25 @@ def _guess_states(emission: LinearEmission | FunctionEmission, outputs: np.ndarr
     return (outputs - np.asarray(emission.bias)) @ inverse.T
 
 
-def _mean(
-    method: "EnVI", scaling: Scaling, states: list[np.ndarray], controls: list[np.ndarray]
-) -> tuple[Mean, set[str]]:
+def _mean(method: "EnVI", scaling: Scaling, states: list[np.ndarray], controls: list[np.ndarray]) -> Mean:
     dx = method.state_dim
     choice = method.mean
     if isinstance(choice, str):
         if choice == "zero":
-            return Zero(dx), set()
+            return Zero(dx)
         if choice == "identity":
-            return Identity(dx), set()
+            return Identity(dx)
         if choice == "linear":
-            return _least_squares(states, controls, dx), set()
+            return _least_squares(states, controls, dx)
         raise InvalidInput(f"mean: expected 'linear', 'identity', 'zero' or a function, got {choice!r}.")
     if isinstance(choice, Mean):
         _try_function("mean", choice, dx + controls[0].shape[1], dx)
-        return choice, set()
+        return choice
     if callable(choice):
         _try_function("mean", choice, dx + controls[0].shape[1], dx)
         return Function(
             choice, scaling.argument_shift, scaling.argument_scale, scaling.state_shift, scaling.state_scale
-        ), set()
+        )
     raise InvalidInput(f"mean: expected 'linear', 'identity', 'zero' or a function, got {type(choice).__name__}.")
 
 
