@@ -62,6 +62,14 @@ def demo(
     run(out, seed, json_)
 
 
+@app.command()
+def datasets(json_: AsJson = False) -> None:
+    """List the published recordings that can be loaded, and which of them are on this machine."""
+    from gpssm.cli.datasets import run
+
+    run(json_)
+
+
 @reproduce.command()
 def kink(
     setting: Annotated[

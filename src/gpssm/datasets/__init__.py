@@ -1,5 +1,13 @@
-"""Data: simulated systems with a known truth."""
+"""Data: simulated systems with a known truth, published recordings, and your own files."""
 
+from gpssm.datasets.csv_files import columns as columns
+from gpssm.datasets.csv_files import from_csv as from_csv
+from gpssm.datasets.csv_files import to_csv as to_csv
 from gpssm.datasets.kink import kink as kink
 from gpssm.datasets.kink import kink_function as kink_function
+from gpssm.datasets.registry import SOURCES as SOURCES
+from gpssm.datasets.registry import Source as Source
+from gpssm.datasets.registry import load as load
+from gpssm.datasets.registry import where as where
 from gpssm.datasets.series import Series as Series
+from gpssm.datasets.series import SeriesList as SeriesList

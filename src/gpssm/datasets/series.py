@@ -1,8 +1,10 @@
-"""A recording: what every data set returns."""
+"""Recordings: what every data set returns, ready for `fit(data.outputs, data.inputs)`."""
 
 from typing import NamedTuple
 
 import numpy as np
+
+from gpssm.errors import InvalidInput
 
 NDArray = np.ndarray
 
@@ -13,3 +15,34 @@ class Series(NamedTuple):
     outputs: NDArray
     inputs: NDArray | None
     states: NDArray | None
+    output_names: tuple[str, ...] = ()
+    input_names: tuple[str, ...] = ()
+
+    def split(self, fraction: float) -> "tuple[Series, Series]":
+        """The first `int(fraction * T)` rows to learn from, and the rest to test on."""
+        if not isinstance(fraction, (int, float)) or not 0 < fraction < 1:
+            raise InvalidInput(f"fraction: expected a number between 0 and 1, both excluded, got {fraction!r}.")
+        length = len(self.outputs)
+        cut = int(fraction * length)
+        if min(cut, length - cut) < 2:
+            raise InvalidInput(
+                f"fraction: {fraction!r} cuts {length} rows into {cut} and {length - cut}; expected at least 2 in each."
+            )
+        return self._rows(slice(None, cut)), self._rows(slice(cut, None))
+
+    def _rows(self, rows: slice) -> "Series":
+        return self._replace(
+            outputs=self.outputs[rows],
+            inputs=None if self.inputs is None else self.inputs[rows],
+            states=None if self.states is None else self.states[rows],
+        )
+
+
+class SeriesList(NamedTuple):
+    """Several recordings of one system: lists of outputs (T_i, dy) and inputs (T_i, dc), and what tells them apart."""
+
+    outputs: list[NDArray]
+    inputs: list[NDArray] | None
+    ids: tuple[str, ...]
+    output_names: tuple[str, ...] = ()
+    input_names: tuple[str, ...] = ()
