@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpssm.methods import start
-from gpssm.methods.envi import EnVI, elbo
+from gpssm.methods.envi import Data, EnVI, Phase, elbo
 from gpssm.parameters import free_values, parameters, with_free_values
 from gpssm.windows import cut
 
@@ -42,11 +42,11 @@ def iteration(windows: int, steps: int, dx: int, dc: int, inducing: int, members
     method = EnVI(dx, inducing, num_members=members, window=steps)
     begun = start.begin(method, [y], [c])
     data = cut([begun.scaling.standardise_outputs(y)], [begun.scaling.standardise_inputs(c)], steps)
-    settings = method._settings(hidden=dx > 1, linear=True)
+    settings = method.settings(gaps=dx > 1, linear=True, hidden=dx > 1)
     names = [p.name for p in parameters(begun.model) if p.name not in begun.fixed]
-    model, data = jax.tree.map(jnp.asarray, (begun.model, data))
+    carry = start.ensembles(begun.states, data, members, jax.random.key(1), jnp.float64)
+    model, data = jax.tree.map(jnp.asarray, (begun.model, Data(data, Phase(0.7 if dx > 1 else 0.0))))
     free = free_values(model, names)
-    carry = start.ensembles(begun.model, cut([y], [c], steps), members, jax.random.key(1), jnp.float64)
 
     @jax.jit
     def step(free: dict[str, jax.Array], carry: jax.Array, key: jax.Array) -> object:

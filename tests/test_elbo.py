@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,7 @@ from gpssm.filters import ensemble, kalman
 from gpssm.gp.kernels import RBF
 from gpssm.gp.means import Linear
 from gpssm.gp.sparse import SparseGP
-from gpssm.methods.envi import Settings, elbo
+from gpssm.methods.envi import Data, Phase, Settings, elbo
 from gpssm.models import GPSSM, DiagonalNoise, InitialState, LinearEmission, Transition
 from gpssm.parameters import free_values, parameters, with_free_values
 from gpssm.windows import Windows, cut
@@ -65,17 +66,19 @@ def exact_evidence(model: GPSSM, outputs: np.ndarray) -> float:
     return float(jnp.sum(kalman.filter(system, start, jnp.asarray(outputs), offsets).log_likelihood))
 
 
-def evaluate(model: GPSSM, windows: Windows, settings: Settings, key: int = 0) -> tuple[Any, Any]:
-    windows = jax.tree.map(jnp.asarray, windows)
+def evaluate(
+    model: GPSSM, windows: Windows, settings: Settings, key: int = 0, phase: Phase = Phase()
+) -> tuple[Any, Any]:
     carry = jnp.zeros((windows.outputs.shape[0], settings.num_members, STATES))
-    return _elbo(jax.tree.map(jnp.asarray, model), carry, windows, jax.random.key(key), settings=settings)
+    data = jax.tree.map(jnp.asarray, Data(windows, phase))
+    return _elbo(jax.tree.map(jnp.asarray, model), carry, data, jax.random.key(key), settings=settings)
 
 
 _elbo = jax.jit(elbo, static_argnames="settings")
 
 
-def settings(members: int, update: str = "perturbed", moments: str = "exact_noise", gap: float = 0.0) -> Settings:
-    return Settings(members, 1, ensemble.Options(moments, update), None, gap, 5)
+def settings(members: int, update: str = "perturbed", moments: str = "exact_noise", gap_length: int = 0) -> Settings:
+    return Settings(members, 1, ensemble.Options(moments, update), None, gap_length)
 
 
 @pytest.mark.parametrize("update", ["perturbed", "sqrt", "mixture"])
@@ -114,9 +117,9 @@ def test_windows_side_by_side_give_the_evidence_too() -> None:
     """With starts carried over from the left neighbour the windowed likelihood settles at the exact one."""
     model = linear_model()
     y = simulate(model, LENGTH, 4)
-    windows = jax.tree.map(jnp.asarray, cut([y], [y[:, :0]], 10))
+    data = jax.tree.map(jnp.asarray, Data(cut([y], [y[:, :0]], 10)))
     options, members = settings(4000), 4000
-    step = jax.jit(lambda carry, key: elbo(jax.tree.map(jnp.asarray, model), carry, windows, key, options))
+    step = jax.jit(lambda carry, key: elbo(jax.tree.map(jnp.asarray, model), carry, data, key, options))
     carry = jnp.zeros((4, members, STATES))
     for i in range(5):  # as many iterations as there are windows to pass the start along
         value, (carry, _) = step(carry, jax.random.key(i))
@@ -135,8 +138,8 @@ def test_gap_training_scores_every_sample_and_updates_on_none() -> None:
     """With every update skipped the score is that of marginals of the free-running system, in closed form."""
     model = linear_model()
     y = simulate(model, 15, 7)
-    always = settings(10_000, gap=1.0)
-    value, _ = evaluate(model, cut([y], [y[:, :0]], 15), always)
+    always = settings(10_000, gap_length=5)
+    value, _ = evaluate(model, cut([y], [y[:, :0]], 15), always, phase=Phase(gap_fraction=1.0))
     mean, cov, total = np.zeros(STATES), np.eye(STATES), 0.0
     a, c = np.asarray(model.transition.mean.weight), np.asarray(model.emission.weight)
     for row in y:
@@ -146,6 +149,17 @@ def test_gap_training_scores_every_sample_and_updates_on_none() -> None:
         r = row - c @ mean - np.asarray(model.emission.bias)
         total -= 0.5 * (r @ np.linalg.solve(s, r) + np.linalg.slogdet(2 * np.pi * s)[1])
     assert abs(float(value) - total) < 0.3
+
+
+def test_weight_of_the_kl_is_a_weight() -> None:
+    model = linear_model(amplitude=0.5)
+    model = eqx.tree_at(lambda m: m.transition.gp.q_mean, model, np.ones_like(model.transition.gp.q_mean))
+    y = simulate(model, 12, 8)
+    windows = cut([y], [y[:, :0]], 12)
+    once, (_, terms) = evaluate(model, windows, settings(8))
+    four_times, _ = evaluate(model, windows, settings(8), phase=Phase(kl_weight=4.0))
+    assert float(terms["KL(u)"]) > 0.1
+    assert float(once - four_times) == pytest.approx(3 * float(terms["KL(u)"]), rel=1e-9)
 
 
 @pytest.mark.parametrize("update", ["perturbed", "sqrt"])
@@ -190,8 +204,8 @@ def test_samples_of_u_differ_between_windows_without_bias() -> None:
     y = simulate(model, 8, 10)
     windows = cut([y] * 400, [y[:, :0]] * 400, 8)
     many = linear_model(amplitude=0.3, sequences=400)
-    options = Settings(64, 1, ensemble.Options(), None, 0.0, 5)
-    repeated = Settings(64, 400, ensemble.Options(), None, 0.0, 5)
+    options = Settings(64, 1, ensemble.Options(), None, 0)
+    repeated = Settings(64, 400, ensemble.Options(), None, 0)
     a = float(evaluate(many, windows, options)[1][1]["likelihood"]) / 400
     b = float(evaluate(model, cut([y], [y[:, :0]], 8), repeated)[1][1]["likelihood"])
     assert abs(a - b) < 0.6

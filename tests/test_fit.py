@@ -1,8 +1,10 @@
 """Fits from end to end: what is learned, what is reported, what happens when things go wrong."""
 
+import signal
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -250,3 +252,65 @@ def test_paper_preset_is_the_papers_algorithm(data: gpssm.datasets.Series) -> No
     )
     assert posterior.history.step[-1] == 50
     assert posterior.method == "EnVI (paper)"
+
+
+def interrupt_after(chunks: int) -> Any:
+    """A watcher that is interrupted like a person at the keyboard would."""
+    calls = []
+
+    def watch(progress: Any) -> None:
+        calls.append(progress)
+        if len(calls) == chunks:
+            signal.raise_signal(signal.SIGINT)
+
+    return watch
+
+
+def test_interrupted_fit_returns_the_best_model_so_far(data: gpssm.datasets.Series, tmp_path: Path) -> None:
+    method = gpssm.EnVI(state_dim=1, num_inducing=10, num_members=30)
+    with pytest.warns(TrainingWarning, match="interrupted"):
+        found = method.fit(data.outputs, progress=interrupt_after(3))
+    assert found.history.interrupted
+    assert found.history.step[-1] == 75
+    found.save(tmp_path / "model.gpssm")
+    loaded = gpssm.load(tmp_path / "model.gpssm")
+    assert loaded.history.interrupted
+    assert np.isfinite(loaded.forecast(10).samples).all()
+
+
+def test_interrupted_before_the_first_step_is_an_interrupt(
+    data: gpssm.datasets.Series, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "_run_chunk", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        gpssm.EnVI(state_dim=1, num_inducing=10, num_members=30).fit(data.outputs)
+
+
+def test_best_of_several_restarts_is_kept(data: gpssm.datasets.Series) -> None:
+    """The bound of three restarts is at least that of the first alone, which has the same random numbers."""
+    method = gpssm.EnVI(state_dim=1, num_inducing=10, num_members=30, schedule=SHORT)
+    one = method.fit(data.outputs, seed=0)
+    three = method.fit(data.outputs, seed=0, restarts=3)
+    assert max(three.history.elbo) >= max(one.history.elbo)
+
+
+HIDDEN = gpssm.EnVI(state_dim=2, num_inducing=8, num_members=15, schedule=Schedule(max_steps=400))
+
+
+def oscillation(length: int = 120) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    a, x, y = np.array([[0.95, 0.3], [-0.3, 0.95]]), np.ones(2), np.empty((length, 1))
+    for t in range(length):
+        x = a @ x / np.sqrt(0.98) + 0.05 * rng.standard_normal(2)
+        y[t] = x[0] + 0.05 * rng.standard_normal()
+    return y
+
+
+def test_hidden_state_carries_an_oscillation() -> None:
+    """The phase of an oscillation is in no single output; the forecast must follow it."""
+    y = oscillation()
+    forecast = HIDDEN.fit(y[:100]).forecast(20).mean
+    assert np.sqrt(np.mean((forecast - y[100:]) ** 2)) < 0.5 * y[100:].std()

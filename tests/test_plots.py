@@ -1,10 +1,12 @@
 """Plots draw on the axes they are given and return them."""
 
+from statistics import NormalDist
+
 import matplotlib as mpl
 import numpy as np
 import pytest
 
-from gpssm import plots
+from gpssm import metrics, plots
 from gpssm.filters import ensemble
 from gpssm.history import History
 from gpssm.methods.envi import EnVI
@@ -51,4 +53,46 @@ def test_forecast_and_states() -> None:
     estimate = States(rng.standard_normal((6, 1)), np.ones((6, 1, 1)), 0.0, np.zeros((3, 1)))
     assert plots.states(estimate, truth=np.zeros((6, 1)), ax=axes[1]) is axes[1]
     assert len(axes[1].get_lines()) == 2
+    plt.close("all")
+
+
+def test_residuals_with_a_gap() -> None:
+    _, ax = plt.subplots()
+    values = np.random.default_rng(0).standard_normal((50, 2))
+    values[10:20, 1] = np.nan
+    assert plots.residuals(values, names=("level", "flow"), ax=ax) is ax
+    lines = {line.get_label(): line.get_ydata() for line in ax.get_lines()}
+    np.testing.assert_array_equal(lines["level"], values[:, 0])
+    np.testing.assert_array_equal(lines["flow"], values[:, 1])
+    plt.close("all")
+
+
+def test_autocorrelation_is_that_of_metrics() -> None:
+    """The points are the values at lags 1, 2, ...; the band is +-2/sqrt(T)."""
+    _, ax = plt.subplots()
+    values = np.random.default_rng(0).standard_normal((100, 2)).cumsum(axis=0)
+    assert plots.autocorrelation(values, lags=8, names=("level", "flow"), ax=ax) is ax
+    lines = {line.get_label(): line.get_ydata() for line in ax.get_lines()}
+    expected = metrics.autocorrelation(values, 8)[1:]
+    np.testing.assert_array_equal(lines["level"], expected[:, 0])
+    np.testing.assert_array_equal(lines["flow"], expected[:, 1])
+    (band,) = ax.patches
+    assert (band.get_y(), band.get_height()) == pytest.approx((-0.2, 0.4))
+    plots.autocorrelation(values[:5], ax=ax)  # a quarter of it is one lag
+    plt.close("all")
+
+
+def test_calibration_of_a_forecast_that_holds_and_of_one_that_is_too_narrow() -> None:
+    """With uniform PIT values the line is the diagonal; a forecast half as wide as the truth covers as computed."""
+    _, ax = plt.subplots()
+    rng, normal = np.random.default_rng(0), NormalDist()
+    z = rng.standard_normal((4000, 1))
+    z[::7] = np.nan
+    right, narrow = (np.vectorize(normal.cdf)(factor * z) for factor in (1.0, 2.0))
+    assert plots.calibration({"right": right, "narrow": narrow}, ax=ax) is ax
+    lines = {line.get_label(): line.get_xydata() for line in ax.get_lines()}
+    level = lines["right"][:, 0]
+    np.testing.assert_allclose(lines["right"][:, 1], level, atol=0.03)
+    held = [2 * normal.cdf(0.5 * normal.inv_cdf(0.5 + 0.5 * p)) - 1 for p in level[1:-1]]
+    np.testing.assert_allclose(lines["narrow"][1:-1, 1], held, atol=0.03)
     plt.close("all")

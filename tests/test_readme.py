@@ -1,15 +1,30 @@
-"""The example in the README runs as it stands."""
+"""The examples in the README run as they stand."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 
-def test_readme_example_runs(tmp_path: Path) -> None:
-    readme = Path(__file__).parents[1] / "README.md"
-    (code,) = re.findall(r"```python\n(.*?)```", readme.read_text(), re.DOTALL)
-    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+README = Path(__file__).parents[1] / "README.md"
+FIRST, SECOND = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+def run(code: str, directory: Path) -> str:
+    result = subprocess.run([sys.executable, "-c", code], cwd=directory, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
-    assert "process_noise.variance" in result.stdout
+    return result.stdout
+
+
+def test_ten_lines_run(tmp_path: Path) -> None:
+    assert "process_noise.variance" in run(FIRST, tmp_path)
     assert (tmp_path / "kink.gpssm").is_file()
+
+
+def test_own_file_runs(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    u = rng.standard_normal(100)
+    y = np.convolve(u, [1.0, 0.5, 0.2])[:100] + 0.1 * rng.standard_normal(100)
+    np.savetxt(tmp_path / "recording.csv", np.column_stack([u, y]), delimiter=",", header="u,y", comments="")
+    assert "coverage90" in run(SECOND, tmp_path)

@@ -79,3 +79,8 @@ def test_without_inputs():
     outputs, _ = recordings((5,))
     windows = cut(outputs, [np.zeros((5, 0))], 3)
     assert windows.inputs.shape == (2, 3, 0)
+
+
+def test_windows_know_where_they_are():
+    windows = cut(*recordings((7, 10)), 4)
+    np.testing.assert_array_equal(windows.position, [0, 4, 0, 4, 8])

@@ -11,23 +11,33 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "EnVI": "gpssm.methods.envi",
+    "ARX": "gpssm.methods.arx",
+    "LinearGaussian": "gpssm.methods.linear_gaussian",
+    "LastValue": "gpssm.methods.last_value",
+    "TrainingMean": "gpssm.methods.training_mean",
     "Schedule": "gpssm.methods.training",
     "Posterior": "gpssm.posterior",
+    "LinearPosterior": "gpssm.linear_posterior",
     "load": "gpssm.serialization",
     "RBF": "gpssm.gp.kernels",
     "Matern32": "gpssm.gp.kernels",
     "Matern52": "gpssm.gp.kernels",
     "LinearEmission": "gpssm.models.emission",
 }
-_SUBMODULES = ("datasets", "filters", "gp", "models", "methods", "experiments", "plots")
+_SUBMODULES = ("datasets", "filters", "gp", "models", "methods", "experiments", "evaluation", "metrics", "plots")
 
 if TYPE_CHECKING:
     from gpssm import datasets as datasets
     from gpssm.gp.kernels import RBF as RBF
     from gpssm.gp.kernels import Matern32 as Matern32
     from gpssm.gp.kernels import Matern52 as Matern52
+    from gpssm.linear_posterior import LinearPosterior as LinearPosterior
+    from gpssm.methods.arx import ARX as ARX
     from gpssm.methods.envi import EnVI as EnVI
+    from gpssm.methods.last_value import LastValue as LastValue
+    from gpssm.methods.linear_gaussian import LinearGaussian as LinearGaussian
     from gpssm.methods.training import Schedule as Schedule
+    from gpssm.methods.training_mean import TrainingMean as TrainingMean
     from gpssm.models.emission import LinearEmission as LinearEmission
     from gpssm.posterior import Posterior as Posterior
     from gpssm.serialization import load as load

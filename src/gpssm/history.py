@@ -1,5 +1,6 @@
 """The course of a fit: what a watcher is told, and what is kept."""
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,4 +27,22 @@ class History:
     seconds: list[float] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
     converged: bool = False
+    interrupted: bool = False
+    best: float = -math.inf
+    """The largest `elbo` of the last phase, that of the model returned."""
     compile_seconds: float = 0.0
+
+    def followed_by(self, later: "History") -> "History":
+        """The course of a fit in two phases."""
+        if not self.step:
+            return later
+        return History(
+            step=self.step + [self.step[-1] + step for step in later.step],
+            elbo=self.elbo + later.elbo,
+            terms={name: self.terms.get(name, []) + series for name, series in later.terms.items()},
+            seconds=self.seconds + [self.seconds[-1] + seconds for seconds in later.seconds],
+            messages=self.messages + later.messages,
+            converged=later.converged,
+            interrupted=later.interrupted,
+            best=later.best,
+        )

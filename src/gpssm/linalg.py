@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 from jaxtyping import Array, Float
 
-_UNROLL = 3
+_UNROLL = 4
 
 
 def cholesky(a: Float[Array, "n n"]) -> Float[Array, "n n"]:

@@ -1,16 +1,19 @@
 """Plots of a fitted model. Every function draws on an `ax` and returns it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 
+from gpssm import metrics
 from gpssm.posterior import Forecast, Posterior, States
 
 NDArray = np.ndarray
 
 BLUE, ORANGE, GREY = "#1f5fa8", "#d9700a", "#6b7280"
+CHANNELS = (BLUE, ORANGE, "#2f855a", "#8b3a8b", GREY)
+"""Colours of channels that share an axes; a sixth begins anew."""
 
 
 def transition(
@@ -92,6 +95,86 @@ def states(estimate: States, *, truth: NDArray | None = None, dimension: int = 0
     ax.set(xlabel="t", ylabel=f"state {dimension}")
     ax.legend(frameon=False, fontsize=8)
     return ax
+
+
+def residuals(standardised: NDArray, *, names: tuple[str, ...] = (), ax: Any = None) -> Any:
+    """Residuals (T, dy) in units of their predicted standard deviation: 19 of 20 belong between the lines."""
+    ax = plt.gca() if ax is None else ax
+    t = np.arange(1, len(standardised) + 1)
+    ax.axhspan(-2, 2, color=GREY, alpha=0.12, lw=0)
+    ax.axhline(0, color=GREY, lw=0.8)
+    for channel, name, colour in _channels(standardised, names):
+        ax.plot(t, standardised[:, channel], ".", ms=4, alpha=0.8, mew=0, color=colour, label=name)
+    ax.set(xlabel="t", ylabel="residual / predicted sd")
+    _legend_of_several(ax, standardised)
+    return ax
+
+
+def autocorrelation(residuals: NDArray, *, lags: int | None = None, names: tuple[str, ...] = (), ax: Any = None) -> Any:
+    """Autocorrelation of residuals (T, dy), with the band +-2/sqrt(T) that white noise stays in 19 times of 20.
+
+    Args:
+        residuals: NaN where a sample is missing.
+        lags: largest lag; 30 by default, or a quarter of T if that is less.
+        names: of the channels.
+        ax: where to draw; the current axes by default.
+    """
+    ax = plt.gca() if ax is None else ax
+    largest = max(1, min(30, len(residuals) // 4)) if lags is None else lags
+    values = metrics.autocorrelation(residuals, largest)[1:]
+    # The channel with most gaps has the widest band.
+    band = 2 / np.sqrt(np.min(np.sum(~np.isnan(residuals), axis=0)))
+    ax.axhspan(-band, band, color=GREY, alpha=0.18, lw=0)
+    ax.axhline(0, color=GREY, lw=0.8)
+    shift = 0.5 / residuals.shape[1]
+    for channel, name, colour in _channels(residuals, names):
+        lag = np.arange(1, largest + 1) + shift * (channel - 0.5 * (residuals.shape[1] - 1))
+        ax.vlines(lag, 0, values[:, channel], color=colour, lw=1.2)
+        ax.plot(lag, values[:, channel], "o", ms=3, color=colour, label=name)
+    limit = max(0.3, 1.15 * float(np.nanmax(np.abs(values), initial=band)))
+    ax.set(xlabel="lag", ylabel="autocorrelation", ylim=(-limit, limit))
+    _legend_of_several(ax, residuals)
+    return ax
+
+
+def calibration(pits: Mapping[str, NDArray], *, ax: Any = None) -> Any:
+    """How much the central bands hold against what they promise, one line for every kind of forecast.
+
+    Args:
+        pits: `metrics.pit` of forecasts, by what they are called. Around the first is the band that
+            it stays in at a level 19 times of 20, if its numbers are independent and its bands hold.
+        ax: where to draw; the current axes by default.
+    """
+    ax = plt.gca() if ax is None else ax
+    level = np.linspace(0, 1, 101)
+    for i, ((name, pit), colour) in enumerate(zip(pits.items(), _cycle(len(pits)), strict=True)):
+        distance = np.abs(2 * pit[~np.isnan(pit)] - 1)
+        if i == 0:
+            spread = 2 * np.sqrt(level * (1 - level) / len(distance))
+            ax.fill_between(level, level - spread, level + spread, color=GREY, alpha=0.18, lw=0)
+            ax.plot(level, level, color=GREY, lw=0.8, ls="--")
+        ax.plot(level, np.mean(distance[:, None] <= level, axis=0), color=colour, lw=1.8, label=name)
+    ax.set(xlabel="share promised", ylabel="share held", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    ax.legend(frameon=False, fontsize=8, loc="lower right")
+    return ax
+
+
+def _channels(values: NDArray, names: tuple[str, ...]) -> list[tuple[int, str, str]]:
+    """Index, name and colour of every column."""
+    count = values.shape[1]
+    labels = names or tuple(f"output {i}" for i in range(count))
+    return list(zip(range(count), labels, _cycle(count), strict=True))
+
+
+def _cycle(count: int) -> list[str]:
+    return [CHANNELS[i % len(CHANNELS)] for i in range(count)]
+
+
+def _legend_of_several(ax: Any, values: NDArray) -> None:
+    if values.shape[1] > 1:
+        low, high = ax.get_ylim()
+        ax.set_ylim(low, high + 0.12 * (high - low))  # room for the legend
+        ax.legend(frameon=False, fontsize=8, ncols=3, loc="upper center", markerscale=1.5)
 
 
 def inducing_inputs(posterior: Posterior, dimension: int = 0) -> NDArray:

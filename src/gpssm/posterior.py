@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm import serialization
+from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
 from gpssm.history import History
@@ -24,6 +25,10 @@ from gpssm.summary import Summary, summarise
 from gpssm.validation import matrix, model_inputs, positive_int, series
 
 NDArray = np.ndarray
+
+KEPT_SAMPLES = 2000
+"""How much of a recording is kept with a model, so that a saved model can be plotted."""
+NO_RECORDING = Series(np.zeros((0, 0)), None, None)
 
 
 class FilterSettings(NamedTuple):
@@ -84,6 +89,8 @@ class Posterior:
     method: str
     final_members: NDArray
     """Standardised ensemble at the end of the (last) recording."""
+    recording: Series = NO_RECORDING
+    """The end of the (last) recording, at most `KEPT_SAMPLES` of it, with the names of its channels."""
 
     @property
     def state_dim(self) -> int:
@@ -112,15 +119,24 @@ class Posterior:
         mean, var = _transition(self.model, jnp.asarray(self.scaling.standardise_arguments(x), self._dtype))
         return self.scaling.states(np.asarray(mean, float)), np.asarray(var, float) * self.scaling.state_scale**2
 
+    @property
+    def end(self) -> States:
+        """The state at the end of the (last) training recording."""
+        members = self.scaling.states(np.asarray(self.final_members, float))
+        cov = np.cov(members, rowvar=False).reshape(1, self.state_dim, self.state_dim)
+        return States(members.mean(axis=0, keepdims=True), cov, 0.0, members)
+
     @double_precision
-    def filter(self, outputs: Any, inputs: Any = None, *, seed: int = 0) -> States:
-        """The state at every time given the samples up to it, for a recording that starts anywhere.
+    def filter(self, outputs: Any, inputs: Any = None, *, state: States | None = None, seed: int = 0) -> States:
+        """The state at every time given the samples up to it.
 
         `outputs` (T, dy) may contain NaN; `inputs` (T, dc) are needed if the model has them. The
-        state before the first sample has the prior p(x_0); q(x_0) belongs to training recordings.
+        recording continues from `state`, what `filter` returned for the samples before it, or
+        `end`. Without one it starts anywhere: the state before its first sample has the prior
+        p(x_0); q(x_0) belongs to training recordings.
         """
         y, c = series(outputs, inputs, self.output_dim, self.input_dim)
-        trace = self._run(y, c, seed)
+        trace = self._run(y, c, seed, self._members(state))
         return self._states(y, trace, trace.filtered.mean, trace.filtered.cov)
 
     @double_precision
@@ -130,6 +146,16 @@ class Posterior:
         trace = self._run(y, c, seed)
         mean, cov = _smooth(trace)
         return self._states(y, trace, mean, cov)
+
+    @double_precision
+    def one_step(
+        self, outputs: Any, inputs: Any = None, *, state: States | None = None, seed: int = 0
+    ) -> tuple[Float[NDArray, "t dy"], Float[NDArray, "t dy"]]:
+        """Mean and standard deviation of every sample, predicted from those before it; as in `filter`."""
+        y, c = series(outputs, inputs, self.output_dim, self.input_dim)
+        trace = self._run(y, c, seed, self._members(state))
+        mean, var = (np.asarray(part, float) for part in _one_step(self.model, trace.predicted))
+        return self.scaling.outputs(mean), np.sqrt(var) * self.scaling.output_scale
 
     def log_likelihood(self, outputs: Any, inputs: Any = None, *, seed: int = 0) -> float:
         """`sum_t log p(y_t | y_{1:t-1})` of a recording, by the filter, in the user's units."""
@@ -154,17 +180,10 @@ class Posterior:
         positive_int("horizon", horizon)
         positive_int("num_paths", num_paths, 2)
         c = self.scaling.standardise_inputs(model_inputs(inputs, horizon, self.input_dim))
-        if state is not None and not isinstance(state, States):
-            raise InvalidInput(
-                f"state: expected what `filter` returns, got {type(state).__name__}; "
-                "to start after sample t, pass filter(outputs[:t])."
-            )
-        members = self.final_members if state is None else self.scaling.standardise_states(state.members)
-        if members.shape[1] != self.state_dim:
-            raise InvalidInput(f"state: has {members.shape[1]} dimension(s); expected {self.state_dim}.")
+        members = self._members(state)
         states, samples = _forecast(
             self.model,
-            jnp.asarray(members, self._dtype),
+            jnp.asarray(self.final_members if members is None else members, self._dtype),
             jnp.asarray(c, self._dtype),
             jax.random.key(seed),
             num_paths=num_paths,
@@ -183,15 +202,29 @@ class Posterior:
     def continued_from(self, outputs: NDArray, inputs: NDArray, *, seed: int) -> "Posterior":
         """This posterior, with forecasts starting where the given recording ends."""
         trace = self._run(outputs, inputs, seed)
-        return replace(self, final_members=np.asarray(trace.filtered.members[-1]))
+        return replace(
+            self, final_members=np.asarray(trace.filtered.members[-1]), recording=kept_recording(outputs, inputs)
+        )
+
+    def named(self, output_names: tuple[str, ...], input_names: tuple[str, ...]) -> "Posterior":
+        """This posterior, with names for its channels."""
+        return replace(self, recording=self.recording.named(output_names, input_names))
 
     @property
     def _dtype(self) -> Any:
         return np.asarray(self.model.transition.gp.q_mean).dtype
 
-    def _run(self, y: NDArray, c: NDArray, seed: int) -> ensemble.Trace:
+    def _members(self, state: States | None) -> NDArray | None:
+        """The standardised ensemble of `state`, checked."""
+        if state is None:
+            return None
+        check_state(state, self.state_dim)
+        return self.scaling.standardise_states(state.members)
+
+    def _run(self, y: NDArray, c: NDArray, seed: int, members: NDArray | None = None) -> ensemble.Trace:
         return _filter(
             self.model,
+            None if members is None else jnp.asarray(members, self._dtype),
             jnp.asarray(self.scaling.standardise_outputs(y), self._dtype),
             jnp.asarray(self.scaling.standardise_inputs(c), self._dtype),
             jax.random.key(seed),
@@ -207,24 +240,53 @@ class Posterior:
         )
 
 
+def kept_recording(outputs: NDArray, inputs: NDArray) -> Series:
+    """The end of a checked recording, with numbered names, to be kept with a model."""
+    given = inputs[-KEPT_SAMPLES:] if inputs.shape[1] else None
+    return Series(outputs[-KEPT_SAMPLES:], given, None).numbered()
+
+
+def check_state(state: Any, state_dim: int) -> None:
+    """Refuse what is not the result of `filter` of a model with as many states."""
+    if not isinstance(state, States):
+        raise InvalidInput(
+            f"state: expected what `filter` returns, got {type(state).__name__}; "
+            "to start after sample t, pass filter(outputs[:t])."
+        )
+    if state.members.shape[1] != state_dim:
+        raise InvalidInput(f"state: has {state.members.shape[1]} dimension(s); expected {state_dim}.")
+
+
 @jax.jit
 def _transition(model: GPSSM, x: Array) -> tuple[Array, Array]:
     return model.transition.marginal()(x)
 
 
 @partial(jax.jit, static_argnames="settings")
-def _filter(model: GPSSM, outputs: Array, inputs: Array, key: Array, *, settings: FilterSettings) -> ensemble.Trace:
+def _filter(
+    model: GPSSM, members: Array | None, outputs: Array, inputs: Array, key: Array, *, settings: FilterSettings
+) -> ensemble.Trace:
     key_x0, key_noise = jax.random.split(key)
-    initial = model.initial_state
-    eps = jax.random.normal(key_x0, (settings.num_members, model.state_dim), outputs.dtype)
-    first = initial.prior_mean + eps @ jnp.asarray(initial.prior_chol).T
+    if members is None:
+        initial = model.initial_state
+        eps = jax.random.normal(key_x0, (settings.num_members, model.state_dim), outputs.dtype)
+        members = initial.prior_mean + eps @ jnp.asarray(initial.prior_chol).T
     taper = None if settings.taper is None else jnp.asarray(settings.taper, outputs.dtype)
     observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor, taper)
     dynamics = model.transition.marginal()
-    return ensemble.run(dynamics, observing, first, outputs, inputs, key_noise, settings.options)
+    return ensemble.run(dynamics, observing, members, outputs, inputs, key_noise, settings.options)
 
 
 _smooth = jax.jit(ensemble.smooth)
+
+
+@jax.jit
+def _one_step(model: GPSSM, predicted: ensemble.Predicted) -> tuple[Array, Array]:
+    def one(at: ensemble.Predicted) -> tuple[Array, Array]:
+        observed = ensemble.observe(model.emission, at)
+        return observed.mean, jnp.diagonal(observed.cov) + model.obs_noise.factor
+
+    return jax.vmap(one)(predicted)
 
 
 @partial(jax.jit, static_argnames="num_paths")

@@ -21,14 +21,17 @@ import numpy as np
 
 from gpssm.errors import InvalidInput
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _MAGIC = "gpssm-model"
 
 # Modules whose classes may appear in a file.
 _MODULES = (
     "gpssm.posterior",
+    "gpssm.linear_posterior",
     "gpssm.scaling",
+    "gpssm.datasets.series",
     "gpssm.filters.ensemble",
+    "gpssm.filters.kalman",
     "gpssm.history",
     "gpssm.models.gpssm",
     "gpssm.models.emission",

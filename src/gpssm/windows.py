@@ -21,6 +21,7 @@ class Windows(NamedTuple):
     active: Float[NDArray, "b w"]
     left: Int[NDArray, " b"]  # the window to continue from, -1 at the start of a recording
     sequence: Int[NDArray, " b"]
+    position: Int[NDArray, " b"]  # of its first sample in the recording
     log_volume: Float[NDArray, ""] = np.zeros(())
     """Log of the factor between densities of standardised outputs and of the user's."""
 
@@ -32,7 +33,7 @@ class Windows(NamedTuple):
 
 def cut(outputs: list[NDArray], inputs: list[NDArray], length: int) -> Windows:
     """Cut every recording into windows of `length` steps, the last one padded."""
-    rows: list[tuple[NDArray, NDArray, NDArray, int, int]] = []
+    rows: list[tuple[NDArray, NDArray, NDArray, int, int, int]] = []
     for index, (y, c) in enumerate(zip(outputs, inputs, strict=True)):
         for start in range(0, len(y), length):
             part_y, part_c = y[start : start + length], c[start : start + length]
@@ -44,7 +45,10 @@ def cut(outputs: list[NDArray], inputs: list[NDArray], length: int) -> Windows:
                     np.pad(np.ones(len(part_y)), (0, missing)),
                     -1 if start == 0 else len(rows) - 1,
                     index,
+                    start,
                 )
             )
-    ys, cs, active, left, sequence = zip(*rows, strict=True)
-    return Windows(np.stack(ys), np.stack(cs), np.stack(active), np.asarray(left), np.asarray(sequence))
+    ys, cs, active, left, sequence, position = zip(*rows, strict=True)
+    return Windows(
+        np.stack(ys), np.stack(cs), np.stack(active), np.asarray(left), np.asarray(sequence), np.asarray(position)
+    )

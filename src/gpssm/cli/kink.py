@@ -3,12 +3,12 @@
 import json
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 from rich.console import Console
 from rich.table import Table
 
-from gpssm.cli.output import print_json
+from gpssm.cli.output import choose, print_json
 from gpssm.errors import InvalidInput
 from gpssm.experiments import kink as experiment
 from gpssm.history import Progress
@@ -16,13 +16,11 @@ from gpssm.posterior import Posterior
 from gpssm.progress import describe
 from gpssm.serialization import write_atomically
 
-Choice = TypeVar("Choice", bound=str)
-
 
 def run(setting: str, obs_noise: list[float] | None, method: str, seeds: int, as_json: bool, out: Path | None) -> None:
     """Fit every cell that was asked for and report."""
-    settings = _choose("setting", setting, list(get_args(experiment.Setting)))
-    methods = _choose("method", method, list(experiment.METHODS))
+    settings = choose("setting", setting, list(get_args(experiment.Setting)))
+    methods = choose("method", method, list(experiment.METHODS))
     levels = obs_noise or list(experiment.OBS_NOISE)
     if any(level <= 0 for level in levels):
         raise InvalidInput(f"obs-noise: expected positive variances, got {levels}.")
@@ -55,16 +53,6 @@ def run(setting: str, obs_noise: list[float] | None, method: str, seeds: int, as
         print_json(result)
     else:
         _print(rows)
-
-
-def _choose(name: str, value: str, choices: list[Choice]) -> list[Choice]:
-    """All of `choices`, or the one that `value` names."""
-    if value == "all":
-        return choices
-    found = [c for c in choices if c.lower() == value.lower()]
-    if not found:
-        raise InvalidInput(f"{name}: expected one of {', '.join(choices)} or all, got {value!r}.")
-    return found
 
 
 def _print(rows: list[experiment.Row]) -> None:

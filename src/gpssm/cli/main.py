@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -25,10 +25,24 @@ app.add_typer(reproduce, name="reproduce")
 def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and exit code 2."""
     try:
-        app()
+        code = app(prog_name="gpssm", standalone_mode=False)
     except (InvalidInput, OSError) as error:
-        sys.stderr.write(f"gpssm: {error}\n")
-        sys.exit(2)
+        _fail(str(error))
+    except typer.Abort:  # Ctrl-C, in older versions of Typer; newer ones return the code
+        code = 130
+    except Exception as error:
+        # Errors of Typer are those of Click, or of a copy inside newer versions: known by what they can do.
+        explain = getattr(error, "format_message", None)
+        if explain is None:
+            raise
+        _fail(explain())
+    sys.exit(code)
+
+
+def _fail(message: str) -> NoReturn:
+    if message:  # empty where the help was shown instead
+        sys.stderr.write(f"gpssm: {' '.join(message.split())}\n")
+    sys.exit(2)
 
 
 def _version(show: bool) -> None:
@@ -62,6 +76,133 @@ def demo(
     run(out, seed, json_)
 
 
+Model = Annotated[Path, typer.Argument(help="A model that `gpssm fit` has saved.", show_default=False)]
+OutputColumns = Annotated[
+    list[str] | None,
+    typer.Option("--outputs", metavar="COLUMNS", help="Columns of the outputs; those of the model by default."),
+]
+InputColumns = Annotated[
+    list[str] | None,
+    typer.Option("--inputs", metavar="COLUMNS", help="Columns of the inputs; those of the model by default."),
+]
+
+
+@app.command()
+def fit(
+    data: Annotated[list[Path], typer.Argument(help="CSV files, each its own recording.", show_default=False)],
+    outputs: Annotated[
+        list[str],
+        typer.Option(metavar="COLUMNS", help="Names or numbers (from 0) of columns, with commas between them."),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to save the model.")],
+    inputs: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMNS", help="Columns of control inputs, likewise.")
+    ] = None,
+    id_: Annotated[
+        str | None, typer.Option("--id", metavar="COLUMN", help="Column that tells recordings in one file apart.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="EnVI, LinearGaussian, ARX, LastValue or TrainingMean.")] = "EnVI",
+    state_dim: Annotated[int, typer.Option(min=1, help="Dimension of the state (EnVI, LinearGaussian).")] = 4,
+    num_inducing: Annotated[int, typer.Option(min=1, help="Inducing points of every state (EnVI).")] = 20,
+    restarts: Annotated[int, typer.Option(min=1, help="Fits of which the best is kept (EnVI).")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
+    json_: AsJson = False,
+) -> None:
+    """Learn a model from your recordings. Ctrl-C stops early and keeps the best model so far."""
+    from gpssm.cli.fit import Choices, run
+
+    run(data, outputs, inputs, id_, Choices(method, state_dim, num_inducing, restarts, seed), out, json_)
+
+
+@app.command("filter")
+def filter_(
+    model: Model,
+    data: Annotated[Path, typer.Argument(help="CSV file with a recording.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="CSV file for the states.")],
+    smooth: Annotated[bool, typer.Option("--smooth", help="Use later samples, too.")] = False,
+    outputs: OutputColumns = None,
+    inputs: InputColumns = None,
+    json_: AsJson = False,
+) -> None:
+    """The hidden state at every sample of a recording, with its standard deviation."""
+    from gpssm.cli.filter import run
+
+    run(model, data, out, smooth, outputs, inputs, json_)
+
+
+@app.command()
+def forecast(
+    model: Model,
+    history: Annotated[
+        Path | None, typer.Option(help="CSV file to forecast from the end of; that of the training data by default.")
+    ] = None,
+    inputs: Annotated[
+        Path | None, typer.Option(help="CSV file with the future inputs, one row a step, if the model has inputs.")
+    ] = None,
+    horizon: Annotated[
+        int | None, typer.Option(min=1, help="Number of steps; every row of the future inputs by default.")
+    ] = None,
+    paths: Annotated[int, typer.Option(min=2, help="Number of sample paths.")] = 500,
+    seed: Annotated[int, typer.Option(help="Seed of the paths.")] = 0,
+    output_columns: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMNS", help="Columns of the outputs; those of the model by default."),
+    ] = None,
+    input_columns: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMNS", help="Columns of the inputs; those of the model by default."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="CSV file for the forecast; printed by default.")
+    ] = None,
+    json_: AsJson = False,
+) -> None:
+    """The outputs to come: mean, standard deviation and quantiles of every step."""
+    from gpssm.cli.forecast import run
+
+    run(model, history, inputs, horizon, paths, seed, output_columns, input_columns, out, json_)
+
+
+@app.command()
+def evaluate(
+    model: Model,
+    data: Annotated[Path, typer.Argument(help="CSV file that the model has not seen.", show_default=False)],
+    history: Annotated[
+        Path | None, typer.Option(help="CSV file that the test continues; the training data by default.")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="The test is a new experiment: its first block is seen, not scored.")
+    ] = False,
+    block: Annotated[int, typer.Option(min=1, help="Samples in a block that is forecast at once.")] = 50,
+    outputs: OutputColumns = None,
+    inputs: InputColumns = None,
+    json_: AsJson = False,
+) -> None:
+    """How well a model forecasts a recording that it has not seen."""
+    from gpssm.cli.evaluate import run
+
+    run(model, data, history, fresh, block, outputs, inputs, json_)
+
+
+@app.command()
+def plot(
+    model: Model,
+    data: Annotated[
+        Path | None, typer.Option(help="CSV file that continues the training data; the end of that by default.")
+    ] = None,
+    outputs: OutputColumns = None,
+    inputs: InputColumns = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Picture; next to the model by default.", show_default=False)
+    ] = None,
+    json_: AsJson = False,
+) -> None:
+    """One picture: states, forecast, residuals of one-step predictions, and whether the bands hold."""
+    from gpssm.cli.plot import run
+
+    run(model, data, outputs, inputs, out, json_)
+
+
 @app.command()
 def datasets(json_: AsJson = False) -> None:
     """List the published recordings that can be loaded, and which of them are on this machine."""
@@ -87,6 +228,23 @@ def kink(
     from gpssm.cli.kink import run
 
     run(setting, obs_noise, method, seeds, json_, out)
+
+
+@reproduce.command()
+def sysid(
+    dataset: Annotated[str, typer.Option(help="actuator, ballbeam, drive, dryer, gas_furnace, or all.")] = "all",
+    method: Annotated[str, typer.Option(help="EnVI, one of the baselines, or all.")] = "all",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 5,
+    missing: Annotated[float, typer.Option(help="Share of training outputs to delete at random.")] = 0.0,
+    json_: AsJson = False,
+    out: Annotated[
+        Path, typer.Option("--out", help="Directory for results and figures; fits found there are not repeated.")
+    ] = Path("results/sysid"),
+) -> None:
+    """Table II: five recorded systems, beside the paper's rows."""
+    from gpssm.cli.sysid import run
+
+    run(dataset, method, seeds, missing, json_, out)
 
 
 if __name__ == "__main__":

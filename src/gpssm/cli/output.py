@@ -1,9 +1,70 @@
-"""What commands print."""
+"""What commands print, and what they take."""
 
+import csv
 import json
+import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from rich.console import Console
+
+from gpssm.errors import InvalidInput
+
+NDArray = np.ndarray
+Choice = TypeVar("Choice", bound=str)
 
 
 def print_json(value: object) -> None:
     """One JSON object on standard output."""
     sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
+
+
+def print_line(text: str) -> None:
+    """A line on standard output, as it is: no markup, no line breaks."""
+    sys.stdout.write(text + "\n")
+
+
+def print_columns(columns: dict[str, NDArray], out: Path | None, about: dict[str, object], as_json: bool) -> None:
+    """Columns as a CSV file at `out`, or on standard output; as JSON `about` them, with those that are in no file."""
+    if out is not None:
+        from gpssm.datasets.csv_files import to_csv
+
+        to_csv(out, columns)
+    if as_json:
+        print_json(about | ({"columns": _finite(columns)} if out is None else {"out": str(out)}))
+    elif out is None:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    # Here, where a reader that has gone away is still noticed as one.
+    sys.stdout.flush()
+
+
+@contextmanager
+def working(text: str, as_json: bool) -> Iterator[None]:
+    """Show on a terminal that something is going on, and nothing anywhere else."""
+    console = Console(stderr=True)
+    if as_json or not console.is_terminal:
+        yield
+    else:
+        with console.status(text):
+            yield
+
+
+def _finite(columns: dict[str, NDArray]) -> dict[str, list[float | None]]:
+    """JSON has no infinity and no NaN."""
+    return {name: [v if math.isfinite(v) else None for v in column.tolist()] for name, column in columns.items()}
+
+
+def choose(name: str, value: str, choices: list[Choice]) -> list[Choice]:
+    """All of `choices`, or the one that `value` names."""
+    if value == "all":
+        return choices
+    found = [c for c in choices if c.lower() == value.lower()]
+    if not found:
+        raise InvalidInput(f"{name}: expected one of {', '.join(choices)} or all, got {value!r}.")
+    return found

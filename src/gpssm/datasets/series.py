@@ -30,6 +30,24 @@ class Series(NamedTuple):
             )
         return self._rows(slice(None, cut)), self._rows(slice(cut, None))
 
+    def named(self, output_names: tuple[str, ...], input_names: tuple[str, ...]) -> "Series":
+        """The same recording with names for its channels."""
+        for argument, names, count in (
+            ("output_names", output_names, self.outputs.shape[1]),
+            ("input_names", input_names, 0 if self.inputs is None else self.inputs.shape[1]),
+        ):
+            if len(names) != count:
+                raise InvalidInput(f"{argument}: got {len(names)} name(s); expected {count}.")
+        return self._replace(output_names=tuple(output_names), input_names=tuple(input_names))
+
+    def numbered(self) -> "Series":
+        """The same recording with the names y1, y2, ... and u1, u2, ..."""
+        width = 0 if self.inputs is None else self.inputs.shape[1]
+        return self._replace(
+            output_names=tuple(f"y{i + 1}" for i in range(self.outputs.shape[1])),
+            input_names=tuple(f"u{i + 1}" for i in range(width)),
+        )
+
     def _rows(self, rows: slice) -> "Series":
         return self._replace(
             outputs=self.outputs[rows],

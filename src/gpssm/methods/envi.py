@@ -31,7 +31,8 @@ from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
 from gpssm.gp.kernels import RBF, Kernel
 from gpssm.gp.means import Mean
-from gpssm.history import Progress
+from gpssm.history import History, Progress
+from gpssm.interruption import Interruption
 from gpssm.methods import start
 from gpssm.methods.training import Schedule, train
 from gpssm.models.emission import LinearEmission
@@ -51,32 +52,51 @@ class Settings(NamedTuple):
     num_samples: int
     options: ensemble.Options
     taper: tuple[tuple[float, ...], ...] | None
-    gap_fraction: float
-    gap_length: int
+    gap_length: int  # 0 if the update is never skipped
+
+
+class Phase(NamedTuple):
+    """What changes in the course of a fit."""
+
+    gap_fraction: float | Array = 0.0
+    """Share of blocks over which the update is skipped."""
+    kl_weight: float | Array = 1.0
+    """Weight of KL[q(u) || p(u)]. Without updates the errors of a block are one error seen many times."""
+    share: float = 1.0
+    """Of the schedule's steps, at most."""
+
+
+class Data(NamedTuple):
+    """What the objective is evaluated on."""
+
+    windows: Windows
+    phase: Phase = Phase()
 
 
 def elbo(
-    model: GPSSM, carry: Float[Array, "b n dx"], windows: Windows, key: Array, settings: Settings
+    model: GPSSM, carry: Float[Array, "b n dx"], data: Data, key: Array, settings: Settings
 ) -> tuple[Float[Array, ""], tuple[Float[Array, "b n dx"], dict[str, Array]]]:
     """The evidence lower bound, from `settings.num_samples` samples of u for every window.
 
     `carry` holds the ensembles that the windows start from; the new ones come back, with the
     terms of the bound. Cost O(T N dx M^2) for every sample.
     """
+    windows = data.windows
     keys = jax.random.split(key, settings.num_samples)
-    likelihoods, ends = jax.vmap(lambda k: _window_likelihoods(model, carry, windows, k, settings))(keys)
+    likelihoods, ends = jax.vmap(lambda k: _window_likelihoods(model, carry, data, k, settings))(keys)
     likelihood = jnp.sum(likelihoods) / settings.num_samples
     kl_u, kl_x0 = model.transition.kl(), model.initial_state.kl()
     likelihood = likelihood - windows.log_volume
-    value = likelihood - kl_u - kl_x0
+    value = likelihood - data.phase.kl_weight * kl_u - kl_x0
     continued = jnp.where((windows.left < 0)[:, None, None], carry, ends[0][windows.left])
     terms = {"likelihood": likelihood, "KL(u)": kl_u, "KL(x0)": kl_x0}
     return value, (jax.lax.stop_gradient(continued), terms)
 
 
 def _window_likelihoods(
-    model: GPSSM, carry: Float[Array, "b n dx"], windows: Windows, key: Array, settings: Settings
+    model: GPSSM, carry: Float[Array, "b n dx"], data: Data, key: Array, settings: Settings
 ) -> tuple[Float[Array, "w b"], Float[Array, "b n dx"]]:
+    windows = data.windows
     num_windows, length, output_dim = windows.outputs.shape
     state_dim, dtype = model.state_dim, carry.dtype
     key_u, key_x0, key_noise, key_gap = jax.random.split(key, 4)
@@ -101,7 +121,7 @@ def _window_likelihoods(
         members: Array, f: tuple[Array, Array], y: Array, active: Array, skip: Array, noise: Array, pert: Array | None
     ) -> tuple[Array, Array]:
         predicted, filtered = ensemble.assimilate(*f, y, noise, pert, observing, settings.options)
-        moved = jnp.where(skip, predicted.members, filtered.members) if settings.gap_fraction else filtered.members
+        moved = jnp.where(skip, predicted.members, filtered.members) if settings.gap_length else filtered.members
         return jnp.where(active > 0, moved, members), filtered.log_likelihood
 
     def body(members: Array, now: Any) -> tuple[Array, Array]:
@@ -113,7 +133,7 @@ def _window_likelihoods(
     def by_time(array: Array | None) -> Any:
         return None if array is None else array.reshape(length, num_windows, *array.shape[1:])
 
-    skips = _gaps(key_gap, num_windows, length, settings)
+    skips = _gaps(key_gap, data, settings.gap_length)
     columns = (windows.inputs, windows.outputs, windows.active, skips)
     now = (*(jnp.swapaxes(jnp.asarray(a), 0, 1) for a in columns), *map(by_time, draws))
     # Recomputing a step on the way back is cheaper than writing out everything it needs.
@@ -121,16 +141,22 @@ def _window_likelihoods(
     return likelihoods, ends
 
 
-def _gaps(key: Array, num_windows: int, length: int, settings: Settings) -> Array:
+def _gaps(key: Array, data: Data, gap_length: int) -> Array:
     """Blocks over which the update is skipped; where they begin changes with every iteration."""
-    if not settings.gap_fraction:
+    num_windows, length = data.windows.outputs.shape[:2]
+    if not gap_length:
         return jnp.zeros((num_windows, length), bool)
     key_blocks, key_shift = jax.random.split(key)
-    blocks = jax.random.uniform(key_blocks, (num_windows, length // settings.gap_length + 2)) < settings.gap_fraction
-    shift = jax.random.randint(key_shift, (num_windows, 1), 0, settings.gap_length)
-    index = (jnp.arange(length)[None] + shift) // settings.gap_length
+    blocks = jax.random.uniform(key_blocks, (num_windows, length // gap_length + 2)) < data.phase.gap_fraction
+    shift = jax.random.randint(key_shift, (num_windows, 1), 0, gap_length)
+    index = (jnp.arange(length)[None] + shift) // gap_length
     return jnp.take_along_axis(blocks, index, axis=1)
 
+
+# Hidden states start from nothing: long stretches without updates make the model find what it needs to
+# run freely; then shorter ones. What is found depends on the random numbers, so the first phase is repeated.
+_HIDDEN_PHASES = (Phase(0.7, 1.0, 0.4), Phase(0.3, 2.0, 0.45))
+_HIDDEN_RESTARTS = 3
 
 EmissionLike = Literal["observed", "learned"] | np.ndarray | LinearEmission | Callable[[Array], Array]
 MeanLike = Literal["zero", "identity", "linear"] | Mean | Callable[[Array], Array]
@@ -157,16 +183,17 @@ class EnVI:
         full_process_noise: learn a full covariance Q instead of a diagonal one.
         initial_state: `(mean, covariance)` of x_0 if it is known, in your units.
         fixed: names of parameters to hold fixed, for example `("obs_noise", "lengthscale")`.
-        num_members: size N of the ensemble.
+        num_members: size N of the ensemble; by default 50, or 30 where states are hidden.
         num_samples: samples of u for every window and step.
         update: `"mixture"`, `"perturbed"` or `"sqrt"`; see `gpssm.filters.ensemble`. By default the
-            first, or perturbed observations where the emission is a function or localised.
+            first; the last where states are hidden; perturbed observations where the emission is a
+            function or localised.
         moments: `"exact_noise"` or `"sampled"`; see `gpssm.filters.ensemble`.
         inflation: factor on the ensemble's anomalies.
         localization: radius of the Gaspari-Cohn taper over the state's index.
         window: steps per window; 0 filters every recording as one. Chosen by default.
-        gap_fraction: share of blocks over which the update is skipped. Chosen by default: none
-            where all states are observed, 0.7 where some are hidden.
+        gap_fraction: share of blocks over which the update is skipped. By default none where all
+            states are observed; 0.7, then 0.3, where some are hidden.
         gap_length: samples in such a block.
         noise_rate: learning rate of the noise variances, relative to the others.
         inducing_rate: learning rate of the inducing inputs, relative to the others.
@@ -184,7 +211,7 @@ class EnVI:
     full_process_noise: bool = False
     initial_state: tuple[Any, Any] | None = None
     fixed: tuple[str, ...] = ()
-    num_members: int = 50
+    num_members: int | None = None
     num_samples: int = 1
     update: ensemble.Update | None = None
     moments: ensemble.Moments = "exact_noise"
@@ -201,8 +228,10 @@ class EnVI:
 
     def __post_init__(self) -> None:
         for argument, least in (("state_dim", 1), ("num_inducing", 1), ("num_members", 3), ("num_samples", 1)):
-            # A NumPy integer would not survive being saved.
-            object.__setattr__(self, argument, positive_int(argument, getattr(self, argument), least))
+            value = getattr(self, argument)
+            if value is not None or argument != "num_members":
+                # A NumPy integer would not survive being saved.
+                object.__setattr__(self, argument, positive_int(argument, value, least))
         positive_int("gap_length", self.gap_length)
         positive_int("schedule.max_steps", self.schedule.max_steps)
         positive_int("schedule.chunk", self.schedule.chunk)
@@ -255,6 +284,7 @@ class EnVI:
         inputs: Any = None,
         *,
         seed: int = 0,
+        restarts: int | None = None,
         progress: bool | Callable[[Progress], None] = False,
     ) -> Posterior:
         """Learn the model from a recording.
@@ -264,63 +294,116 @@ class EnVI:
             inputs: (T, dc) known inputs, the row that acts on the way to the same row of
                 `outputs`; or a list of such arrays.
             seed: all randomness of the fit.
+            restarts: beginnings with other random numbers, of which the one with the best bound is
+                kept; by default 3 where states are hidden, 1 otherwise.
             progress: show a progress bar, or call this function after every chunk of steps.
         """
         clock = CompileClock()
         ys, cs = training_data(outputs, inputs)
-        begun = start.begin(self, ys, cs)
-        names = tuple(p.name for p in parameters(begun.model))
-        held = match(names, self.fixed) | begun.fixed
-        learned = tuple(n for n in names if n not in held)
         hidden = self.state_dim > ys[0].shape[1]
-        length = self._window_length(max(map(len, ys)), hidden)
-        scaling = begun.scaling
-        windows = cut([scaling.standardise_outputs(y) for y in ys], [scaling.standardise_inputs(c) for c in cs], length)
-        windows = windows._replace(log_volume=np.asarray(sum(scaling.log_volume(y) for y in ys)))
-        dtype = jnp.dtype(self.dtype)
-        model, data = (_cast(tree, dtype) for tree in (begun.model, windows))
-        key, key_carry = jax.random.split(jax.random.key(seed))
-        carry = start.ensembles(model, windows, self.num_members, key_carry, dtype)
-        settings = self._settings(hidden, linear=isinstance(begun.model.emission, LinearEmission))
-        with watcher(progress, self.name) as watch:
-            model, _, history = train(
-                elbo, model, carry, data, settings=settings, names=learned, multiples=self._multiples(learned),
-                num_observed=windows.num_observed, schedule=self.schedule, key=key, watch=watch,
-            )  # fmt: skip
-        filter_settings = FilterSettings(4 * self.num_members, settings.options, settings.taper)
-        posterior = Posterior(
-            model=jax.tree.map(np.asarray, model),
-            scaling=begun.scaling,
-            settings=filter_settings,
-            fixed=tuple(sorted(held)),
-            history=history,
-            method=self.name,
-            final_members=np.zeros((0, self.state_dim)),
-        )
-        posterior = posterior.continued_from(ys[-1], cs[-1], seed=seed)
+        restarts = positive_int("restarts", (_HIDDEN_RESTARTS if hidden else 1) if restarts is None else restarts)
+        begun = start.begin(self, ys, cs)
+        with watcher(progress, self.name) as watch, Interruption() as interruption:
+            model, history = self._learn(begun, ys, cs, jax.random.key(seed), restarts, interruption, watch)
+            settings = self.settings(gaps=False, linear=isinstance(model.emission, LinearEmission), hidden=hidden)
+            posterior = Posterior(
+                model=jax.tree.map(np.asarray, model),
+                scaling=begun.scaling,
+                settings=FilterSettings(4 * settings.num_members, settings.options, settings.taper),
+                fixed=tuple(sorted(self._fixed(begun))),
+                history=history,
+                method=self.name,
+                final_members=np.zeros((0, self.state_dim)),
+            ).continued_from(ys[-1], cs[-1], seed=seed)
         history.compile_seconds = clock.seconds
         return posterior
+
+    def _learn(
+        self,
+        begun: start.Start,
+        ys: list[np.ndarray],
+        cs: list[np.ndarray],
+        key: Array,
+        restarts: int,
+        interruption: Interruption,
+        watch: Callable[[Progress], None] | None,
+    ) -> tuple[GPSSM, History]:
+        """Phase after phase; what goes from one to the next is the model and the windows' ensembles."""
+        scaling, hidden, dtype = begun.scaling, self.state_dim > ys[0].shape[1], jnp.dtype(self.dtype)
+        length = self._window_length(max(map(len, ys)), hidden)
+        windows = cut([scaling.standardise_outputs(y) for y in ys], [scaling.standardise_inputs(c) for c in cs], length)
+        windows = windows._replace(log_volume=np.asarray(sum(scaling.log_volume(y) for y in ys)))
+        names = tuple(p.name for p in parameters(begun.model) if p.name not in self._fixed(begun))
+        phases = self._phases(hidden)
+        gaps = any(float(phase.gap_fraction) > 0 for phase in phases)
+        settings = self.settings(gaps, linear=isinstance(begun.model.emission, LinearEmission), hidden=hidden)
+
+        def run(path: _Path, phase: Phase) -> _Path:
+            key, key_phase = jax.random.split(path.key)
+            schedule = self.schedule._replace(max_steps=max(1, round(phase.share * self.schedule.max_steps)))
+            model, carry, history = train(
+                elbo, path.model, path.carry, _cast(Data(windows, phase), dtype), settings=settings, names=names,
+                multiples=self._multiples(names), num_observed=windows.num_observed,
+                # The rate falls to zero once, in the end.
+                schedule=schedule if phase is phases[-1] else schedule._replace(decay_steps=0),
+                key=key_phase, interruption=interruption, watch=watch,
+            )  # fmt: skip
+            return _Path(model, carry, key, path.history.followed_by(history))
+
+        begun_paths = []
+        for restart in range(restarts):
+            own, key_carry = jax.random.split(jax.random.fold_in(key, restart))
+            carry = start.ensembles(begun.states, windows, settings.num_members, key_carry, dtype)
+            begun_paths.append(run(_Path(_cast(begun.model, dtype), carry, own, History()), phases[0]))
+            if interruption.requested:
+                break
+        path = max(begun_paths, key=lambda path: path.history.best)
+        for phase in phases[1:]:
+            if not interruption.requested:
+                path = run(path, phase)
+        path.history.interrupted = interruption.requested
+        return path.model, path.history
+
+    def _phases(self, hidden: bool) -> tuple[Phase, ...]:
+        if self.gap_fraction is not None:
+            return (Phase(self.gap_fraction),)
+        return _HIDDEN_PHASES if hidden else (Phase(),)
+
+    def _fixed(self, begun: start.Start) -> set[str]:
+        return match(tuple(p.name for p in parameters(begun.model)), self.fixed) | begun.fixed
 
     def _window_length(self, longest: int, hidden: bool) -> int:
         """Short windows where the state is seen: gradients through many steps of a chaotic system explode."""
         preferred = (50 if hidden else 20) if self.window is None else self.window
         return longest if preferred == 0 else min(preferred, longest)
 
-    def _settings(self, hidden: bool, linear: bool) -> Settings:
-        update = self.update or ("mixture" if linear and self.localization is None else "perturbed")
+    def settings(self, gaps: bool, linear: bool, hidden: bool) -> Settings:
+        """What the objective is compiled for."""
+        if not linear or self.localization is not None:
+            chosen: ensemble.Update = "perturbed"
+        else:
+            chosen = "sqrt" if hidden else "mixture"
+        num_members = self.num_members or (30 if hidden else 50)
         taper = None
         if self.localization is not None:
             index = np.arange(self.state_dim)
             weights = np.asarray(ensemble.gaspari_cohn(jnp.asarray(index[:, None] - index, float), self.localization))
             taper = tuple(tuple(float(v) for v in row) for row in weights)
-        return Settings(
-            self.num_members, self.num_samples, ensemble.Options(self.moments, update, self.inflation), taper,
-            (0.7 if hidden else 0.0) if self.gap_fraction is None else self.gap_fraction, self.gap_length,
-        )  # fmt: skip
+        options = ensemble.Options(self.moments, self.update or chosen, self.inflation)
+        return Settings(num_members, self.num_samples, options, taper, self.gap_length if gaps else 0)
 
     def _multiples(self, names: tuple[str, ...]) -> dict[str, float]:
         rates = {"process_noise": self.noise_rate, "obs_noise": self.noise_rate, "inducing_inputs": self.inducing_rate}
         return {n: rate for n in names for group, rate in rates.items() if group in n.split(".")}
+
+
+class _Path(NamedTuple):
+    """A model on its way."""
+
+    model: GPSSM
+    carry: Array
+    key: Array
+    history: History
 
 
 def _cast(tree: Any, dtype: Any) -> Any:

@@ -11,6 +11,7 @@ from gpssm.errors import InvalidInput
 from gpssm.gp.kernels import Kernel
 from gpssm.gp.means import Function, Identity, Linear, Mean, Zero
 from gpssm.gp.sparse import SparseGP
+from gpssm.methods import subspace
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise, InitialState, Transition
 from gpssm.parameters import parameters
@@ -32,6 +33,8 @@ class Start(NamedTuple):
     model: GPSSM
     scaling: Scaling
     fixed: set[str]
+    states: list[np.ndarray]
+    """Rough states (T, dx) of every recording, without gaps."""
 
 
 def begin(method: "EnVI", outputs: list[np.ndarray], inputs: list[np.ndarray]) -> Start:
@@ -58,8 +61,8 @@ def begin(method: "EnVI", outputs: list[np.ndarray], inputs: list[np.ndarray]) -
         bias = (matrix_c @ state_shift + bias_d - output_shift) / output_scale
         emission = LinearEmission(weight, bias)
 
-    states = [_guess_states(emission, scaling.standardise_outputs(y), dx) for y in outputs]
     controls = [scaling.standardise_inputs(c) for c in inputs]
+    states = [_guess_states(emission, scaling.standardise_outputs(y), dx) for y in outputs]
     mean = _mean(method, scaling, states, controls)
     z = _inducing_inputs(states, controls, dx, method.num_inducing)
     kernel = _kernel(method, dx + dc)
@@ -80,23 +83,16 @@ def begin(method: "EnVI", outputs: list[np.ndarray], inputs: list[np.ndarray]) -
     process = FullNoise(np.diag(np.sqrt(q))) if method.full_process_noise else DiagonalNoise(q)
     initial, initial_fixed = _initial_state(known_initial, scaling, len(outputs), dx)
     model = GPSSM(Transition(mean, gp), process, emission, DiagonalNoise(r), initial)
-    return Start(model, scaling, fixed | initial_fixed)
+    return Start(model, scaling, fixed | initial_fixed, states)
 
 
-def ensembles(model: GPSSM, windows: Windows, num_members: int, key: jax.Array, dtype: Any) -> jax.Array:
-    """Ensembles for the windows to start from, before any filter has run.
-
-    Observed states start at the last value seen before the window, hidden ones at zero.
-    """
-    num_windows = windows.outputs.shape[0]
-    dx = model.state_dim
-    means = np.zeros((num_windows, dx))
-    for b, left in enumerate(windows.left):
-        if left >= 0:
-            seen = windows.outputs[left][windows.active[left] > 0]
-            last = [c[~np.isnan(c)][-1] if (~np.isnan(c)).any() else 0.0 for c in seen.T]
-            means[b] = _guess_states(model.emission, np.asarray(last)[None], dx)[0]
-    eps = jax.random.normal(key, (num_windows, num_members, dx), dtype)
+def ensembles(states: list[np.ndarray], windows: Windows, num_members: int, key: jax.Array, dtype: Any) -> jax.Array:
+    """Ensembles around rough states for the windows to start from, before any filter has run."""
+    means = np.zeros((len(windows.sequence), states[0].shape[1]))
+    for b, (sequence, position) in enumerate(zip(windows.sequence, windows.position, strict=True)):
+        if position:
+            means[b] = states[sequence][position - 1]
+    eps = jax.random.normal(key, (len(means), num_members, means.shape[1]), dtype)
     return jnp.asarray(means, dtype)[:, None] + 0.3 * eps
 
 
@@ -170,11 +166,11 @@ def _state_units(
 
 
 def _guess_states(emission: LinearEmission | FunctionEmission, outputs: np.ndarray, dx: int) -> np.ndarray:
-    """Rough states (T, dx) from standardised outputs; NaN where an output is missing."""
+    """Rough states (T, dx) from standardised outputs: zero where no output shows them."""
     if isinstance(emission, FunctionEmission):
         return np.zeros((len(outputs), dx))
     inverse = np.linalg.pinv(np.asarray(emission.weight))
-    return (outputs - np.asarray(emission.bias)) @ inverse.T
+    return (subspace.fill(outputs) - np.asarray(emission.bias)) @ inverse.T
 
 
 def _mean(method: "EnVI", scaling: Scaling, states: list[np.ndarray], controls: list[np.ndarray]) -> Mean:
@@ -186,7 +182,7 @@ def _mean(method: "EnVI", scaling: Scaling, states: list[np.ndarray], controls: 
         if choice == "identity":
             return Identity(dx)
         if choice == "linear":
-            return _least_squares(states, controls, dx)
+            return Linear(*subspace.one_step(states, controls))
         raise InvalidInput(f"mean: expected 'linear', 'identity', 'zero' or a function, got {choice!r}.")
     if isinstance(choice, Mean):
         _try_function("mean", choice, dx + controls[0].shape[1], dx)
@@ -197,23 +193,6 @@ def _mean(method: "EnVI", scaling: Scaling, states: list[np.ndarray], controls: 
             choice, scaling.argument_shift, scaling.argument_scale, scaling.state_shift, scaling.state_scale
         )
     raise InvalidInput(f"mean: expected 'linear', 'identity', 'zero' or a function, got {type(choice).__name__}.")
-
-
-def _least_squares(states: list[np.ndarray], controls: list[np.ndarray], dx: int) -> Linear:
-    """`x_t ~ A x_{t-1} + B c_t + b` by ridge regression on the rough states."""
-    dc = controls[0].shape[1]
-    before = np.concatenate(
-        [np.hstack([x[:-1], c[1:], np.ones((len(x) - 1, 1))]) for x, c in zip(states, controls, strict=True)]
-    )
-    after = np.concatenate([x[1:] for x in states])
-    complete = ~(np.isnan(before).any(axis=1) | np.isnan(after).any(axis=1))
-    weight = np.concatenate([np.eye(dx, dx + dc), np.zeros((dx, 1))], axis=1)
-    if complete.sum() > dx + dc + 1:
-        design, target = before[complete], after[complete]
-        target = target - design @ weight.T  # the ridge pulls towards "stay where you are"
-        gram = design.T @ design + 1e-3 * len(design) * np.eye(design.shape[1])
-        weight = weight + np.linalg.solve(gram, design.T @ target).T
-    return Linear(weight[:, :-1], weight[:, -1])
 
 
 def _inducing_inputs(states: list[np.ndarray], controls: list[np.ndarray], dx: int, count: int) -> np.ndarray:

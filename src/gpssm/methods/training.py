@@ -13,6 +13,7 @@ when to stop. The rules, so that nobody has to tune:
   fixed number of steps; the parameters returned are the best seen.
 """
 
+import inspect
 import time
 import warnings
 from collections.abc import Callable
@@ -25,6 +26,7 @@ import numpy as np
 import optax
 
 from gpssm.history import History, Progress
+from gpssm.interruption import Interruption
 from gpssm.parameters import free_values, with_free_values
 
 # objective(model, carry, data, key, settings) -> (value to maximise, (carry, terms))
@@ -125,12 +127,14 @@ def train(
     num_observed: int,
     schedule: Schedule,
     key: jax.Array,
+    interruption: Interruption,
     watch: Callable[[Progress], None] | None = None,
 ) -> tuple[Any, Any, History]:
     """Maximise `objective` over the named parameters of `model`.
 
     Returns the model with the best parameters seen, the carry that goes with them, and the
-    history. Raises `Diverged` if no finite step was possible; never returns NaN.
+    history. Raises `Diverged` if no finite step was possible; never returns NaN. Stops where an
+    interruption is requested.
     """
     started = time.perf_counter()
     dtype = jax.tree.leaves(carry)[0].dtype
@@ -183,7 +187,7 @@ def train(
         history.seconds.append(time.perf_counter() - started)
         history.messages.extend(messages)
         for message in messages:
-            warnings.warn(message, TrainingWarning, stacklevel=4)  # the line that called fit
+            _warn(message)
         if watch is not None:
             latest = {name: series[-1] for name, series in history.terms.items()}
             phase = "learning" if decay_from is None else "settling"
@@ -193,6 +197,13 @@ def train(
             history.converged = stale >= schedule.patience
             if history.converged or step >= longest:
                 decay_from = step
+        interruption.something_to_keep = True
+        if interruption.requested:
+            history.interrupted = True
+            history.messages.append(f"step {step}: interrupted; this is the best model so far")
+            _warn(history.messages[-1])
+            break
+    history.best = best_elbo
     return _assemble(model, best.free), best.carry, history
 
 
@@ -204,6 +215,14 @@ def _finite_mean(values: np.ndarray) -> float:
 
 class TrainingWarning(UserWarning):
     """Something went wrong during a fit and was repaired."""
+
+
+def _warn(message: str) -> None:
+    """Warn at the line that called the package, however deep this is."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("gpssm."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, TrainingWarning, stacklevel=level)
 
 
 def _rates(steps: np.ndarray, rate: float, decay_from: int | None, decay_steps: int) -> np.ndarray:

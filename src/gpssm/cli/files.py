@@ -1,0 +1,89 @@
+"""Files of the user's: models, recordings by the names that a model knows, and places to write to."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from gpssm.datasets.csv_files import from_csv
+from gpssm.datasets.series import Series
+from gpssm.errors import InvalidInput
+from gpssm.linear_posterior import LinearPosterior
+from gpssm.posterior import Posterior
+from gpssm.serialization import InvalidFile, load
+
+NDArray = np.ndarray
+Model = Posterior | LinearPosterior
+
+
+def load_model(path: Path) -> Model:
+    """What `gpssm fit`, or `save`, has written."""
+    try:
+        model = load(path)
+    except InvalidFile as error:
+        if str(error).startswith("functions:"):
+            raise InvalidInput(
+                f"model: {str(path)!r} was made with functions of yours, which a file cannot hold; "
+                "use it in Python, with gpssm.load(path, functions=...)."
+            ) from error
+        raise
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(f"model: {str(path)!r} is damaged; use another copy, or fit again.") from error
+    if not isinstance(model, Model):
+        raise InvalidInput(f"model: {str(path)!r} holds a {type(model).__name__}; expected a fitted model.")
+    return model
+
+
+def split(columns: list[str] | None) -> list[str]:
+    """Columns that were given with commas between them, or one at a time, or both."""
+    return [name.strip() for item in columns or [] for name in item.split(",") if name.strip()]
+
+
+def read_recording(path: Path, model: Model, outputs: list[str] | None, inputs: list[str] | None) -> Series:
+    """The channels of `model` in a file: under the names it was fitted with, or in the columns given."""
+    output_names = split(outputs) or model.recording.output_names
+    _check_count("outputs", output_names, model.output_dim)
+    return from_csv(path, output_names, _input_names(model, inputs))
+
+
+def read_inputs(path: Path, model: Model, inputs: list[str] | None) -> NDArray:
+    """The inputs of `model` (T, dc) in a file that need not hold outputs."""
+    try:
+        return from_csv(path, _input_names(model, inputs)).outputs
+    except InvalidInput as error:
+        # They were read as if they were outputs, but are not to be called so.
+        raise InvalidInput(str(error).replace("outputs:", "inputs:", 1)) from error
+
+
+def rows(series: Series, wanted: slice) -> Series:
+    """Some of the samples of a recording."""
+    inputs = None if series.inputs is None else series.inputs[wanted]
+    return series._replace(outputs=series.outputs[wanted], inputs=inputs)
+
+
+def check_target(out: Path, *read: Path | None) -> None:
+    """Refuse, before any work is done, a place that cannot be written to and a file that is read."""
+    if not out.parent.is_dir():
+        raise InvalidInput(f"out: the directory {str(out.parent)!r} does not exist; create it first.")
+    if out.exists() and not out.is_file():
+        raise InvalidInput(f"out: {str(out)!r} is not a file; expected the name of one.")
+    if any(path is not None and path.exists() and out.exists() and out.samefile(path) for path in read):
+        raise InvalidInput(f"out: {str(out)!r} is a file that is read; expected another one.")
+    try:
+        with tempfile.NamedTemporaryFile(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp"):
+            pass
+    except OSError as error:
+        raise InvalidInput(f"out: cannot write {str(out)!r} ({error.strerror}); choose another place.") from error
+
+
+def _input_names(model: Model, inputs: list[str] | None) -> list[str] | tuple[str, ...]:
+    names = split(inputs) or model.recording.input_names
+    _check_count("inputs", names, model.input_dim)
+    return names
+
+
+def _check_count(argument: str, names: list[str] | tuple[str, ...], count: int) -> None:
+    if len(names) != count:
+        raise InvalidInput(f"{argument}: {len(names)} column(s) ({', '.join(names)}); the model expects {count}.")

@@ -1,0 +1,40 @@
+"""`gpssm filter`: the hidden states of a recording."""
+
+from pathlib import Path
+
+from gpssm.cli.files import check_target, load_model, read_recording
+from gpssm.cli.output import print_columns, print_line, working
+
+
+def run(
+    model: Path,
+    data: Path,
+    out: Path,
+    smooth: bool,
+    outputs: list[str] | None,
+    inputs: list[str] | None,
+    as_json: bool,
+) -> None:
+    """Read, filter, write a row for every sample."""
+    check_target(out, model, data)
+    fitted = load_model(model)
+    recording = read_recording(data, fitted, outputs, inputs)
+    with working("smoothing" if smooth else "filtering", as_json):
+        estimate = fitted.smooth if smooth else fitted.filter
+        states = estimate(recording.outputs, recording.inputs)
+    columns = {
+        f"x{i + 1}_{name}": values[:, i]
+        for i in range(fitted.state_dim)
+        for name, values in (("mean", states.mean), ("sd", states.std))
+    }
+    about = {
+        "model": str(model),
+        "data": str(data),
+        "samples": len(states.mean),
+        "state_dim": fitted.state_dim,
+        "smoothed": smooth,
+        "log_likelihood": states.log_likelihood,
+    }
+    print_columns(columns, out, about, as_json)
+    if not as_json:
+        print_line(f"{len(states.mean)} samples, log-likelihood {states.log_likelihood:.6g}\nstates: {out}")

@@ -1,0 +1,126 @@
+"""`gpssm fit`: a model of the user's recordings, in one file."""
+
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from itertools import repeat
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+
+from gpssm.cli.files import Model, check_target, split
+from gpssm.cli.output import print_json, print_line
+from gpssm.datasets.csv_files import from_csv
+from gpssm.datasets.series import SeriesList
+from gpssm.errors import InvalidInput
+from gpssm.methods.arx import ARX
+from gpssm.methods.envi import EnVI
+from gpssm.methods.last_value import LastValue
+from gpssm.methods.linear_gaussian import LinearGaussian
+from gpssm.methods.training import Diverged, TrainingWarning
+from gpssm.methods.training_mean import TrainingMean
+from gpssm.posterior import Posterior
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+class Choices(NamedTuple):
+    """What is fitted, and how often."""
+
+    method: str
+    state_dim: int
+    num_inducing: int
+    restarts: int
+    seed: int
+
+
+METHODS: dict[str, Callable[[Choices], Callable[..., Model]]] = {
+    "EnVI": lambda c: partial(EnVI(c.state_dim, c.num_inducing).fit, restarts=c.restarts),
+    "LinearGaussian": lambda c: LinearGaussian(c.state_dim).fit,
+    "ARX": lambda _: ARX().fit,
+    "LastValue": lambda _: LastValue().fit,
+    "TrainingMean": lambda _: TrainingMean().fit,
+}
+"""The `fit` of every method, as it was chosen to be."""
+
+
+def run(
+    files: list[Path],
+    outputs: list[str],
+    inputs: list[str] | None,
+    id_column: str | None,
+    choices: Choices,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Read, fit, save, print."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # being told to end is an interrupt, too
+    fit = _fit_of(choices)
+    check_target(out, *files)
+    data = from_csv(files, split(outputs), split(inputs), id=id_column)
+    started = time.perf_counter()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TrainingWarning)  # what they say is in the history
+            progress = not as_json and sys.stderr.isatty()
+            fitted = fit(data.outputs, data.inputs, seed=choices.seed, progress=progress)
+    except Diverged as error:
+        sys.stderr.write(f"gpssm: {error}\n")
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as error:
+        sys.stderr.write("gpssm: interrupted before there was a model to save.\n")
+        raise typer.Exit(INTERRUPTED) from error
+    seconds = time.perf_counter() - started
+    fitted = fitted.named(data.output_names, data.input_names)
+    fitted.save(out)
+    history = fitted.history
+    steps = history.step[-1] if history.step else 0
+    if as_json:
+        print_json(
+            {
+                "model": str(out),
+                "method": fitted.method,
+                "state_dim": fitted.state_dim,
+                "outputs": list(data.output_names),
+                "inputs": list(data.input_names),
+                "recordings": len(data.outputs),
+                "samples": sum(map(len, data.outputs)),
+                **_objective(fitted, data),
+                "iterations": steps,
+                "fit_seconds": seconds - history.compile_seconds,
+                "compile_seconds": history.compile_seconds,
+                "converged": history.converged,
+                "interrupted": history.interrupted,
+                "messages": history.messages,
+            }
+        )
+    elif not history.interrupted:
+        print_line(f"{_describe(fitted, data)}\n\nmodel: {out}")
+    if history.interrupted:
+        sys.stderr.write(f"gpssm: interrupted; the best model so far, of {steps} steps, was saved as {str(out)!r}.\n")
+        raise typer.Exit(INTERRUPTED)
+
+
+def _fit_of(choices: Choices) -> Callable[..., Model]:
+    found = [make for name, make in METHODS.items() if name.lower() == choices.method.lower()]
+    if not found:
+        raise InvalidInput(f"method: expected one of {', '.join(METHODS)}, got {choices.method!r}.")
+    return found[0](choices)
+
+
+def _objective(fitted: Model, data: SeriesList) -> dict[str, float]:
+    if isinstance(fitted, Posterior):
+        return {"elbo": fitted.summary().elbo}
+    inputs = data.inputs or repeat(None)
+    return {"log_likelihood": sum(fitted.log_likelihood(y, c) for y, c in zip(data.outputs, inputs, strict=False))}
+
+
+def _describe(fitted: Model, data: SeriesList) -> str:
+    if isinstance(fitted, Posterior):
+        return str(fitted.summary())
+    value = _objective(fitted, data)["log_likelihood"]
+    return f"{fitted.method}: linear, {fitted.state_dim} state(s), log-likelihood {value:.4g}"

@@ -1,0 +1,184 @@
+"""`gpssm plot`: what a model makes of a recording, in one picture."""
+
+import io
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.backend_bases import FigureCanvasBase
+
+from gpssm import metrics, plots
+from gpssm.cli.files import Model, check_target, load_model, read_recording, rows
+from gpssm.cli.output import print_json, print_line, working
+from gpssm.datasets.series import Series
+from gpssm.errors import InvalidInput
+from gpssm.posterior import Forecast, States
+from gpssm.serialization import write_atomically
+
+NDArray = np.ndarray
+
+MAX_OUTPUTS, MAX_STATES = 4, 4
+"""How many are drawn of each."""
+
+
+class View(NamedTuple):
+    """What is drawn."""
+
+    title: str
+    forecast_title: str
+    states: States
+    paths: Forecast
+    past: NDArray
+    future: NDArray
+    residuals: NDArray
+    """One step ahead, (T, dy), over their predicted standard deviation."""
+
+
+def run(
+    model: Path,
+    data: Path | None,
+    outputs: list[str] | None,
+    inputs: list[str] | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Read, filter, forecast, draw."""
+    plt.switch_backend("Agg")
+    picture = model.with_suffix(".png") if out is None else out
+    _check_format(picture)
+    check_target(picture, model, data)
+    fitted = load_model(model)
+    with working("drawing", as_json):
+        if data is None:
+            view = _of_training(fitted)
+        else:
+            view = _of_test(fitted, read_recording(data, fitted, outputs, inputs), _literal(data.name))
+        image = _draw(fitted, view, picture.suffix.removeprefix("."))
+    write_atomically(picture, image)
+    if as_json:
+        print_json({"picture": str(picture), "training_samples": data is None, **_numbers(view)})
+    else:
+        print_line(f"picture: {picture}")
+
+
+def _check_format(picture: Path) -> None:
+    kinds = FigureCanvasBase.filetypes
+    if picture.suffix.removeprefix(".").lower() not in kinds:
+        raise InvalidInput(f"out: {str(picture)!r} ends in {picture.suffix!r}; expected one of {', '.join(kinds)}.")
+
+
+def _of_training(fitted: Model) -> View:
+    recording = fitted.recording
+    length = len(recording.outputs)
+    if length < 2:
+        raise InvalidInput(f"data: missing, and the model holds {length} sample(s) of its training; expected a file.")
+    cut = length - max(1, length // 4)
+    seen, future = rows(recording, slice(None, cut)), rows(recording, slice(cut, None))
+    return _view(
+        fitted, recording, seen, future, fitted.filter(seen.outputs, seen.inputs), None,
+        f"on the last {length} training samples", "Free run over the last quarter of these training samples",
+    )  # fmt: skip
+
+
+def _of_test(fitted: Model, test: Series, name: str) -> View:
+    title = f"Free run over {name}, from the end of the training data"
+    return _view(fitted, test, fitted.recording, test, fitted.end, fitted.end, f"on {name}", title)
+
+
+def _view(
+    fitted: Model,
+    recording: Series,
+    past: Series,
+    future: Series,
+    now: States,
+    before: States | None,
+    title: str,
+    forecast_title: str,
+) -> View:
+    """Look at `recording`, which continues `before`; and forecast `future` from `now`, the end of `past`."""
+    if np.isnan(recording.outputs).all() or np.isnan(future.outputs).all():
+        raise InvalidInput("data: holds no number to compare with; expected at least one.")
+    y, c = recording.outputs, recording.inputs
+    mean, sd = fitted.one_step(y, c, state=before)
+    horizon = len(future.outputs)
+    shown = min(len(past.outputs), max(20, horizon // 3))
+    return View(
+        f"{fitted.method} {title}",
+        forecast_title,
+        fitted.filter(y, c, state=before),
+        fitted.forecast(horizon, future.inputs, state=now),
+        past.outputs[-shown:],
+        future.outputs,
+        (y - mean) / sd,
+    )
+
+
+def _draw(fitted: Model, view: View, kind: str) -> bytes:
+    names = tuple(map(_literal, fitted.recording.output_names))
+    num_outputs, num_states = min(fitted.output_dim, MAX_OUTPUTS), min(fitted.state_dim, MAX_STATES)
+    heights = [2.6] * num_outputs + [1.8] * ((num_states + 1) // 2) + [3.2]
+    with plt.rc_context({"axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10}):
+        figure = plt.figure(figsize=(12, sum(heights)), layout="constrained")
+        grid = figure.add_gridspec(len(heights), 6, height_ratios=heights)
+        for i in range(num_outputs):
+            ax = figure.add_subplot(grid[i, :])
+            plots.forecast(view.paths, past=view.past, future=view.future, channel=i, ax=ax)
+            _finish(ax, view.forecast_title, names[i], first=i == 0, last=i == num_outputs - 1)
+        for i in range(num_states):
+            row, half = num_outputs + i // 2, i % 2
+            alone = half == 0 and i == num_states - 1
+            ax = figure.add_subplot(grid[row, :] if alone else grid[row, 3 * half : 3 * half + 3])
+            plots.states(view.states, dimension=i, ax=ax)
+            _finish(ax, "States, filtered", f"$x_{{{i + 1}}}$", first=i == 0, last=row == len(heights) - 2)
+        _draw_diagnostics(view, names, [figure.add_subplot(grid[-1, j : j + 2]) for j in (0, 2, 4)])
+        counts = (("output", fitted.output_dim, num_outputs), ("state", fitted.state_dim, num_states))
+        left_out = [f"{total - shown} more {what}(s) not shown" for what, total, shown in counts if total > shown]
+        figure.suptitle(", ".join([view.title, *left_out]), fontsize=12)
+        image = io.BytesIO()
+        figure.savefig(image, format=kind, dpi=120)
+        plt.close(figure)
+    return image.getvalue()
+
+
+def _draw_diagnostics(view: View, names: tuple[str, ...], axes: list[Any]) -> None:
+    seen = ~np.isnan(view.residuals).all(axis=0)
+    residuals, labels = view.residuals[:, seen], tuple(name for name, s in zip(names, seen, strict=True) if s)
+    plots.residuals(residuals, names=labels, ax=axes[0]).set_title("Residuals one step ahead")
+    plots.autocorrelation(residuals, names=labels, ax=axes[1]).set_title("Their autocorrelation")
+    pits = {
+        "one step ahead": np.vectorize(NormalDist().cdf)(residuals),
+        "free run": metrics.pit(view.paths.samples, view.future),
+    }
+    plots.calibration(pits, ax=axes[2]).set_title("What the bands promise and hold")
+
+
+def _finish(ax: Any, title: str, ylabel: str, *, first: bool, last: bool) -> None:
+    """One title and one legend for all panels of a kind, above the first; the time axis named below the last."""
+    ax.set_ylabel(ylabel)
+    if first:
+        ax.set_title(title, loc="left")
+        ax.legend(frameon=False, fontsize=8, ncols=5, loc="lower right", bbox_to_anchor=(1, 1))
+    else:
+        ax.get_legend().remove()
+    if not last:
+        ax.set_xlabel("")
+
+
+def _literal(text: str) -> str:
+    """A user's words may hold a dollar sign, which would begin a formula."""
+    return text.replace("$", r"\$")
+
+
+def _numbers(view: View) -> dict[str, object]:
+    """What the picture shows, in a few numbers."""
+    residuals = view.residuals[:, ~np.isnan(view.residuals).all(axis=0)]
+    inside = np.abs(residuals[~np.isnan(residuals)]) <= NormalDist().inv_cdf(0.95)
+    return {
+        "samples": len(view.residuals),
+        "horizon": len(view.future),
+        "one_step_coverage90": float(np.mean(inside)),
+        "free_run_coverage90": metrics.coverage(view.paths.samples, view.future, 0.9),
+        "lag1_autocorrelation": metrics.autocorrelation(residuals, 1)[1].tolist(),
+    }

@@ -1,0 +1,118 @@
+"""`gpssm reproduce sysid`: the table, its results file and its figure."""
+
+import json
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from gpssm import __version__
+from gpssm.cli.output import choose, print_json
+from gpssm.datasets import Series, load
+from gpssm.errors import InvalidInput
+from gpssm.experiments import sysid as experiment
+from gpssm.history import Progress
+from gpssm.progress import describe
+from gpssm.serialization import write_atomically
+
+
+def run(dataset: str, method: str, seeds: int, missing: float, as_json: bool, out: Path) -> None:
+    """Fit every cell that was asked for, or read it from an earlier run, and report."""
+    datasets = choose("dataset", dataset, list(experiment.DATASETS))
+    methods = choose("method", method, list(experiment.METHODS))
+    if not 0 <= missing < 1:
+        raise InvalidInput(f"missing: expected a share in [0, 1), got {missing!r}.")
+    data = {name: load(name) for name in datasets}
+    fits = out / "fits"
+    fits.mkdir(parents=True, exist_ok=True)
+    rows: list[experiment.Row] = []
+    cells: list[list[experiment.Score]] = []
+    console = Console(stderr=True)
+    with console.status("starting") as status:
+        for d, m in product(datasets, methods):
+            cell = []
+            for seed in range(seeds):
+                label = f"{m} on {d}, seed {seed} of {seeds}"
+
+                def watch(p: Progress, label: str = label) -> None:
+                    status.update(f"{label}: {describe(p)}, {p.seconds:.0f} s")
+
+                path = fits / f"{d}-{m}-{seed}{f'-missing{missing:g}' if missing else ''}.json"
+                score = _kept(path, m)
+                if score is None:
+                    status.update(f"{label}: compiling")
+                    score = experiment.fit(d, data[d], m, seed, missing, watch)
+                    record = {"version": __version__, "settings": repr(experiment.METHODS[m]), "score": asdict(score)}
+                    write_atomically(path, json.dumps(record).encode())
+                cell.append(score)
+            cells.append(cell)
+            rows.append(experiment.summarise(cell))
+    result = {"experiment": "sysid", "rows": [row.as_dict() for row in rows]}
+    write_atomically(out / "results.json", json.dumps(result, indent=1).encode())
+    _figure(data, [cell[0] for cell in cells], out / "sysid.png")
+    if as_json:
+        print_json(result)
+    else:
+        _print(rows, datasets)
+
+
+def _kept(path: Path, method: str) -> experiment.Score | None:
+    """The score of an earlier run with the same version and settings."""
+    if not path.is_file():
+        return None
+    record = json.loads(path.read_text())
+    if (record["version"], record["settings"]) != (__version__, repr(experiment.METHODS[method])):
+        return None
+    return experiment.Score(**record["score"])
+
+
+def _print(rows: list[experiment.Row], datasets: list[str]) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)
+    for dataset in datasets:
+        table = Table(title=f"{dataset}: second half forecast from the first, mean over seeds", caption=_CAPTION)
+        for column in ("method", "free run RMSE", "blocks50 RMSE", "NLPD", "CRPS", "in 90% band", "fit s"):
+            table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
+        for row in (row for row in rows if row.dataset == dataset):
+            table.add_row(
+                row.method, f"{row.free_run_rmse:.4f} ± {row.free_run_rmse_sd:.4f}", f"{row.blocks50_rmse:.4f}",
+                f"{row.nlpd:.3f}", f"{row.crps:.4f}", f"{row.coverage90:.2f}", f"{row.fit_seconds:.1f}",
+            )  # fmt: skip
+        table.add_section()
+        for method, cells in experiment.PAPER.items():
+            mean, sd = cells[experiment.DATASETS.index(dataset)]
+            table.add_row(f"{method}, printed in the paper", f"{mean:.3f} ± {sd:.3f}", style="dim")
+        console.print(table)
+
+
+_CAPTION = "± standard deviation over seeds; NLPD, CRPS and the band are those of the free run"
+
+
+def _figure(data: dict[str, Series], scores: list[experiment.Score], path: Path) -> None:
+    """The prediction figure of the paper's supplement: test outputs and forecasts with their bands."""
+    import matplotlib.pyplot as plt
+
+    plt.switch_backend("Agg")
+    methods = list(dict.fromkeys(score.method for score in scores))
+    figure, axes = plt.subplots(
+        len(data), len(methods), figsize=(5.2 * len(methods), 2.3 * len(data)), squeeze=False, layout="constrained"
+    )
+    for score in scores:
+        ax = axes[list(data).index(score.dataset)][methods.index(score.method)]
+        test = data[score.dataset].split(0.5)[1]
+        time = range(len(score.mean))
+        ax.fill_between(time, score.low, score.high, color="C0", alpha=0.25, lw=0, label="90% band")
+        ax.plot(time, score.mean, color="C0", lw=1.2, label="forecast")
+        ax.plot(time, test.outputs[:, 0], color="k", lw=0.8, label="recorded")
+        spread = float(test.outputs.max() - test.outputs.min())
+        ax.set_ylim(test.outputs.min() - 0.5 * spread, test.outputs.max() + 0.5 * spread)
+        ax.set_title(f"{score.dataset}, {score.method}: RMSE {score.free_run_rmse:.3g}", fontsize=9)
+        ax.set_ylabel(test.output_names[0], fontsize=8)
+    axes[0][0].legend(fontsize=7, loc="upper right")
+    for ax in axes[-1]:
+        ax.set_xlabel("steps after the end of the training part")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

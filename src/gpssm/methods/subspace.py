@@ -1,0 +1,116 @@
+"""A linear state-space model from one regression and one singular value decomposition.
+
+    x_t = [y_t, h_t],    x_t ~ A x_{t-1} + B c_t + b
+
+The hidden part h_t is what the past says about the future beyond the present output. A long
+autoregression y_t ~ sum_i Phi_i y_{t-i} + Psi_i c_{t-i+1} gives the prediction of the next
+`horizon` outputs from the past alone (the predictor Markov parameters of subspace
+identification, PBSID); its leading principal components, with the present output projected
+out, are the states.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+NDArray = np.ndarray
+
+_RIDGE = 1e-3  # relative to the variance of standardised data
+_MAX_LAGS = 20
+_MAX_EIGENVALUE = 0.995
+
+
+class Subspace(NamedTuple):
+    """States (T, dx) of every recording, the outputs first, and the linear map between them."""
+
+    weight: NDArray  # (dx, dx + dc): A and B
+    bias: NDArray  # (dx,)
+    states: list[NDArray]
+
+
+def identify(outputs: list[NDArray], inputs: list[NDArray], state_dim: int) -> Subspace:
+    """Fit to standardised recordings; missing outputs are interpolated. Needs state_dim >= output_dim."""
+    filled = [fill(y) for y in outputs]
+    dy, dc = filled[0].shape[1], inputs[0].shape[1]
+    rows = sum(map(len, filled))
+    lags = int(np.clip(rows // (6 * (dy + dc)), 1, _MAX_LAGS))
+    pasts = [_lagged(y, c, lags) for y, c in zip(filled, inputs, strict=True)]
+    hidden = _hidden(filled, inputs, pasts, lags, state_dim - dy)
+    states = [np.hstack([y, h]) for y, h in zip(filled, hidden, strict=True)]
+    weight, bias = one_step(states, inputs)
+    weight[:, :state_dim] = _stable(weight[:, :state_dim])
+    return Subspace(weight, bias, states)
+
+
+def one_step(states: list[NDArray], inputs: list[NDArray]) -> tuple[NDArray, NDArray]:
+    """`x_t ~ A x_{t-1} + B c_t + b` by ridge regression, on the rows without a gap."""
+    dx, dc = states[0].shape[1], inputs[0].shape[1]
+    before = np.concatenate(
+        [np.hstack([x[:-1], c[1:], np.ones((len(x) - 1, 1))]) for x, c in zip(states, inputs, strict=True)]
+    )
+    after = np.concatenate([x[1:] for x in states])
+    complete = ~(np.isnan(before).any(axis=1) | np.isnan(after).any(axis=1))
+    weight = np.eye(dx, dx + dc + 1)
+    if complete.sum() > dx + dc + 1:
+        # The ridge pulls towards "stay where you are".
+        weight = weight + _regress(before[complete], after[complete] - before[complete] @ weight.T)
+    return weight[:, :-1], weight[:, -1]
+
+
+def fill(y: NDArray) -> NDArray:
+    """Missing values by linear interpolation; a channel that is missing throughout becomes zero."""
+    filled = np.array(y, float)
+    time = np.arange(len(y))
+    for column in filled.T:
+        seen = ~np.isnan(column)
+        column[~seen] = np.interp(time[~seen], time[seen], column[seen]) if seen.any() else 0.0
+    return filled
+
+
+def _stable(transition: NDArray) -> NDArray:
+    """Eigenvalues at or beyond the unit circle pulled inside: a free run must not start out by exploding."""
+    values, vectors = np.linalg.eig(transition)
+    size = np.abs(values)
+    if size.max() <= _MAX_EIGENVALUE:
+        return transition
+    if np.linalg.cond(vectors) > 1e6:
+        return transition * (_MAX_EIGENVALUE / size.max())
+    pulled = values * np.minimum(1.0, _MAX_EIGENVALUE / np.maximum(size, 1e-12))
+    return np.real(vectors @ np.diag(pulled) @ np.linalg.inv(vectors))
+
+
+def _lagged(y: NDArray, c: NDArray, lags: int) -> NDArray:
+    """Rows `[y_t, c_t, y_{t-1}, c_{t-1}, ...]` (T, lags (dy + dc)), zero before the start."""
+    both = np.pad(np.hstack([y, c]), ((lags - 1, 0), (0, 0)))
+    return np.hstack([both[lags - 1 - i : len(both) - i] for i in range(lags)])
+
+
+def _hidden(
+    outputs: list[NDArray], inputs: list[NDArray], pasts: list[NDArray], lags: int, count: int
+) -> list[NDArray]:
+    """The `count` directions of the past that tell most about the future, with unit variance."""
+    if count == 0:
+        return [np.zeros((len(y), 0)) for y in outputs]
+    (dy, dc), width = (outputs[0].shape[1], inputs[0].shape[1]), pasts[0].shape[1]
+    # y_t from [y_{t-1}, c_{t-1}, ...] and c_t
+    design = np.concatenate(
+        [np.hstack([p[:-1], c[1:], np.ones((len(p) - 1, 1))]) for p, c in zip(pasts, inputs, strict=True)]
+    )
+    markov = _regress(design, np.concatenate([y[1:] for y in outputs]))[:, :width]
+    # Row j: what the past up to t contributes to y_{t+1+j}, everything after t being given.
+    shifts = [np.pad(markov[:, j * (dy + dc) :], ((0, 0), (0, j * (dy + dc)))) for j in range(lags)]
+    predictions = [p @ np.concatenate(shifts).T for p in pasts]
+    stacked, present = np.concatenate(predictions), np.concatenate(outputs)
+    shown = _regress(present, stacked)
+    directions = np.linalg.svd(stacked - present @ shown.T, full_matrices=False)[2]
+    chosen = directions[:count]
+    hidden = [(s - y @ shown.T) @ chosen.T for s, y in zip(predictions, outputs, strict=True)]
+    if len(chosen) < count:  # fewer directions than asked for: the rest starts empty
+        hidden = [np.pad(h, ((0, 0), (0, count - len(chosen)))) for h in hidden]
+    scale = np.concatenate(hidden).std(axis=0)
+    return [h / np.where(scale > 1e-9, scale, 1.0) for h in hidden]
+
+
+def _regress(design: NDArray, target: NDArray) -> NDArray:
+    gram = design.T @ design + _RIDGE * len(design) * np.eye(design.shape[1])
+    return np.linalg.solve(gram, design.T @ target).T
