@@ -78,3 +78,37 @@ def test_demo_leaves_a_picture_and_a_model(tmp_path: Path) -> None:
     assert found["mse"] < 0.02
     assert (tmp_path / found["picture"]).read_bytes().startswith(b"\x89PNG")
     assert gpssm.load(tmp_path / found["model"]).state_dim == 1
+
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the recorded series are not on this machine")
+def test_recorded_systems_are_scored_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second run reads what the first has left, and prints the same."""
+    monkeypatch.setenv("GPSSM_DATA", str(DATA))
+    arguments = ("reproduce", "sysid", "--dataset", "gas_furnace", "--method", "ARX(4)", "--seeds", "2", "--json")
+    first = run(*arguments, "--out", str(tmp_path))
+    assert first.returncode == 0, first.stderr
+    (row,) = json.loads(first.stdout)["rows"]
+    assert set(row) == {
+        "dataset", "method", "seeds", "free_run_rmse", "free_run_rmse_sd", "blocks50_rmse", "nlpd", "crps",
+        "coverage90", "fit_seconds",
+    }  # fmt: skip
+    assert (row["dataset"], row["method"], row["seeds"]) == ("gas_furnace", "ARX(4)", 2)
+    assert row["free_run_rmse"] == pytest.approx(1.20, abs=0.05)  # 1.201 by least squares alone
+    assert (tmp_path / "sysid.png").read_bytes().startswith(b"\x89PNG")
+    kept = sorted((tmp_path / "fits").iterdir())
+    assert [path.name for path in kept] == ["gas_furnace-ARX(4)-0.json", "gas_furnace-ARX(4)-1.json"]
+    written = [path.stat().st_mtime_ns for path in kept]
+    again = run(*arguments, "--out", str(tmp_path))
+    assert again.stdout == first.stdout
+    assert [path.stat().st_mtime_ns for path in kept] == written
+
+
+def test_an_experiment_without_its_data_says_where_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPSSM_DATA", str(tmp_path))
+    result = run("reproduce", "sysid", "--dataset", "dryer", "--out", str(tmp_path / "out"))
+    assert result.returncode == 2
+    assert "dryer.dat" in result.stderr and "GPSSM_DATA" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1

@@ -15,6 +15,7 @@ import pytest
 import gpssm
 from gpssm.compilation import CompileClock
 from gpssm.experiments import kink as experiment
+from gpssm.interruption import Interruption
 from gpssm.methods import start, training
 from gpssm.methods.training import Diverged, Schedule, TrainingWarning
 from gpssm.models import DiagonalNoise
@@ -221,6 +222,7 @@ def _toy(
             num_observed=1,
             schedule=Schedule(learning_rate=rate, max_steps=600, decay_steps=100),
             key=jax.random.key(0),
+            interruption=Interruption(),
         )
     return float(jnp.log(model.variance[0])), history
 
@@ -289,6 +291,16 @@ def test_interrupted_before_the_first_step_is_an_interrupt(
         gpssm.EnVI(state_dim=1, num_inducing=10, num_members=30).fit(data.outputs)
 
 
+def test_a_second_interrupt_is_not_held_up() -> None:
+    with Interruption() as interruption:
+        interruption.something_to_keep = True
+        signal.raise_signal(signal.SIGINT)
+        assert interruption.requested
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_best_of_several_restarts_is_kept(data: gpssm.datasets.Series) -> None:
     """The bound of three restarts is at least that of the first alone, which has the same random numbers."""
     method = gpssm.EnVI(state_dim=1, num_inducing=10, num_members=30, schedule=SHORT)
@@ -309,6 +321,7 @@ def oscillation(length: int = 120) -> np.ndarray:
     return y
 
 
+@pytest.mark.filterwarnings("ignore::gpssm.methods.training.TrainingWarning")
 def test_hidden_state_carries_an_oscillation() -> None:
     """The phase of an oscillation is in no single output; the forecast must follow it."""
     y = oscillation()

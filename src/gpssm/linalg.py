@@ -1,6 +1,6 @@
 """Small dense factorisations that stay inside a compiled time loop.
 
-A LAPACK call costs microseconds and cannot be fused; for the one to three channels that most
+A LAPACK call costs microseconds and cannot be fused; for the few channels and states that most
 series have, the same factor written out as scalar arithmetic is several times faster, forward
 and backward. Larger matrices go to LAPACK.
 """

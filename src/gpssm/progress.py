@@ -57,4 +57,4 @@ def _plain(title: str) -> Watch:
 def describe(p: Progress) -> str:
     """One line: where a fit is, its objective, and the terms that make it up."""
     parts = ", ".join(f"{name} {value:.0f}" for name, value in p.terms.items())
-    return f"{p.step}/{p.max_steps} ELBO {p.elbo:.1f} ({parts})"
+    return f"{p.phase} {p.step}/{p.max_steps} ELBO {p.elbo:.1f} ({parts})"

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpssm import evaluation, metrics
-from gpssm.cli.files import Model, load_model, read_recording, rows
+from gpssm.cli.files import Model, load_model, read_recording
 from gpssm.cli.output import print_json, working
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
@@ -36,7 +36,7 @@ def run(
             raise InvalidInput(
                 f"block: {block} samples to start from, but {str(data)!r} has {len(test.outputs)}; expected fewer."
             )
-        past, test = rows(test, slice(None, block)), rows(test, slice(block, None))
+        past, test = test.rows(slice(None, block)), test.rows(slice(block, None))
     if np.isnan(test.outputs).all():
         raise InvalidInput(f"data: {str(data)!r} holds no number to score; expected at least one.")
     with working("evaluating", as_json):

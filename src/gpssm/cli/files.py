@@ -57,12 +57,6 @@ def read_inputs(path: Path, model: Model, inputs: list[str] | None) -> NDArray:
         raise InvalidInput(str(error).replace("outputs:", "inputs:", 1)) from error
 
 
-def rows(series: Series, wanted: slice) -> Series:
-    """Some of the samples of a recording."""
-    inputs = None if series.inputs is None else series.inputs[wanted]
-    return series._replace(outputs=series.outputs[wanted], inputs=inputs)
-
-
 def check_target(out: Path, *read: Path | None) -> None:
     """Refuse, before any work is done, a place that cannot be written to and a file that is read."""
     if not out.parent.is_dir():

@@ -34,7 +34,7 @@ class Choices(NamedTuple):
     method: str
     state_dim: int
     num_inducing: int
-    restarts: int
+    restarts: int | None
     seed: int
 
 

@@ -104,7 +104,10 @@ def fit(
     method: Annotated[str, typer.Option(help="EnVI, LinearGaussian, ARX, LastValue or TrainingMean.")] = "EnVI",
     state_dim: Annotated[int, typer.Option(min=1, help="Dimension of the state (EnVI, LinearGaussian).")] = 4,
     num_inducing: Annotated[int, typer.Option(min=1, help="Inducing points of every state (EnVI).")] = 20,
-    restarts: Annotated[int, typer.Option(min=1, help="Fits of which the best is kept (EnVI).")] = 1,
+    restarts: Annotated[
+        int | None,
+        typer.Option(min=1, help="Beginnings of which the best is kept (EnVI); 3 by default where states are hidden."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
     json_: AsJson = False,
 ) -> None:

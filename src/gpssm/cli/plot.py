@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.backend_bases import FigureCanvasBase
 
 from gpssm import metrics, plots
-from gpssm.cli.files import Model, check_target, load_model, read_recording, rows
+from gpssm.cli.files import Model, check_target, load_model, read_recording
 from gpssm.cli.output import print_json, print_line, working
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
@@ -75,7 +75,7 @@ def _of_training(fitted: Model) -> View:
     if length < 2:
         raise InvalidInput(f"data: missing, and the model holds {length} sample(s) of its training; expected a file.")
     cut = length - max(1, length // 4)
-    seen, future = rows(recording, slice(None, cut)), rows(recording, slice(cut, None))
+    seen, future = recording.rows(slice(None, cut)), recording.rows(slice(cut, None))
     return _view(
         fitted, recording, seen, future, fitted.filter(seen.outputs, seen.inputs), None,
         f"on the last {length} training samples", "Free run over the last quarter of these training samples",

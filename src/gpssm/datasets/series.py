@@ -28,7 +28,7 @@ class Series(NamedTuple):
             raise InvalidInput(
                 f"fraction: {fraction!r} cuts {length} rows into {cut} and {length - cut}; expected at least 2 in each."
             )
-        return self._rows(slice(None, cut)), self._rows(slice(cut, None))
+        return self.rows(slice(None, cut)), self.rows(slice(cut, None))
 
     def named(self, output_names: tuple[str, ...], input_names: tuple[str, ...]) -> "Series":
         """The same recording with names for its channels."""
@@ -48,7 +48,8 @@ class Series(NamedTuple):
             input_names=tuple(f"u{i + 1}" for i in range(width)),
         )
 
-    def _rows(self, rows: slice) -> "Series":
+    def rows(self, rows: slice) -> "Series":
+        """Some of the samples."""
         return self._replace(
             outputs=self.outputs[rows],
             inputs=None if self.inputs is None else self.inputs[rows],

@@ -12,8 +12,9 @@ measured reason; `EnVI.paper` switches it off:
 - the process noise enters the predicted moments in closed form, and members are given the posterior
   moments of the predicted mixture (`filters.ensemble`);
 - a learned linear mean function, started from least squares;
-- gap training: over random blocks the update is skipped while every y_t is still scored, so
-  that the model learns to run freely and not only one step ahead;
+- where states are hidden, gap training: over random blocks the update is skipped while every y_t
+  is still scored, so that the model learns to run freely and not only one step ahead; in two
+  phases, of which the first is repeated and the best goes on;
 - noise variances start large (the filter follows the data first) and move at a higher rate.
 """
 
@@ -295,14 +296,17 @@ class EnVI:
                 `outputs`; or a list of such arrays.
             seed: all randomness of the fit.
             restarts: beginnings with other random numbers, of which the one with the best bound is
-                kept; by default 3 where states are hidden, 1 otherwise.
+                kept. By default 3 where states are hidden (and `gap_fraction` is not given), 1 otherwise.
             progress: show a progress bar, or call this function after every chunk of steps.
         """
         clock = CompileClock()
         ys, cs = training_data(outputs, inputs)
         hidden = self.state_dim > ys[0].shape[1]
-        restarts = positive_int("restarts", (_HIDDEN_RESTARTS if hidden else 1) if restarts is None else restarts)
+        if restarts is None:
+            restarts = _HIDDEN_RESTARTS if len(self._phases(hidden)) > 1 else 1
+        positive_int("restarts", restarts)
         begun = start.begin(self, ys, cs)
+        fixed = tuple(sorted(self._fixed(begun)))
         with watcher(progress, self.name) as watch, Interruption() as interruption:
             model, history = self._learn(begun, ys, cs, jax.random.key(seed), restarts, interruption, watch)
             settings = self.settings(gaps=False, linear=isinstance(model.emission, LinearEmission), hidden=hidden)
@@ -310,7 +314,7 @@ class EnVI:
                 model=jax.tree.map(np.asarray, model),
                 scaling=begun.scaling,
                 settings=FilterSettings(4 * settings.num_members, settings.options, settings.taper),
-                fixed=tuple(sorted(self._fixed(begun))),
+                fixed=fixed,
                 history=history,
                 method=self.name,
                 final_members=np.zeros((0, self.state_dim)),
@@ -338,7 +342,7 @@ class EnVI:
         gaps = any(float(phase.gap_fraction) > 0 for phase in phases)
         settings = self.settings(gaps, linear=isinstance(begun.model.emission, LinearEmission), hidden=hidden)
 
-        def run(path: _Path, phase: Phase) -> _Path:
+        def run(path: _Path, phase: Phase, label: str = "") -> _Path:
             key, key_phase = jax.random.split(path.key)
             schedule = self.schedule._replace(max_steps=max(1, round(phase.share * self.schedule.max_steps)))
             model, carry, history = train(
@@ -346,7 +350,7 @@ class EnVI:
                 multiples=self._multiples(names), num_observed=windows.num_observed,
                 # The rate falls to zero once, in the end.
                 schedule=schedule if phase is phases[-1] else schedule._replace(decay_steps=0),
-                key=key_phase, interruption=interruption, watch=watch,
+                key=key_phase, interruption=interruption, watch=watch, label=label,
             )  # fmt: skip
             return _Path(model, carry, key, path.history.followed_by(history))
 
@@ -354,7 +358,8 @@ class EnVI:
         for restart in range(restarts):
             own, key_carry = jax.random.split(jax.random.fold_in(key, restart))
             carry = start.ensembles(begun.states, windows, settings.num_members, key_carry, dtype)
-            begun_paths.append(run(_Path(_cast(begun.model, dtype), carry, own, History()), phases[0]))
+            label = f"start {restart + 1} of {restarts}, " if restarts > 1 else ""
+            begun_paths.append(run(_Path(_cast(begun.model, dtype), carry, own, History()), phases[0], label))
             if interruption.requested:
                 break
         path = max(begun_paths, key=lambda path: path.history.best)

@@ -17,7 +17,6 @@ NDArray = np.ndarray
 
 _RIDGE = 1e-3  # relative to the variance of standardised data
 _MAX_LAGS = 20
-_MAX_EIGENVALUE = 0.995
 
 
 class Subspace(NamedTuple):
@@ -38,7 +37,6 @@ def identify(outputs: list[NDArray], inputs: list[NDArray], state_dim: int) -> S
     hidden = _hidden(filled, inputs, pasts, lags, state_dim - dy)
     states = [np.hstack([y, h]) for y, h in zip(filled, hidden, strict=True)]
     weight, bias = one_step(states, inputs)
-    weight[:, :state_dim] = _stable(weight[:, :state_dim])
     return Subspace(weight, bias, states)
 
 
@@ -65,18 +63,6 @@ def fill(y: NDArray) -> NDArray:
         seen = ~np.isnan(column)
         column[~seen] = np.interp(time[~seen], time[seen], column[seen]) if seen.any() else 0.0
     return filled
-
-
-def _stable(transition: NDArray) -> NDArray:
-    """Eigenvalues at or beyond the unit circle pulled inside: a free run must not start out by exploding."""
-    values, vectors = np.linalg.eig(transition)
-    size = np.abs(values)
-    if size.max() <= _MAX_EIGENVALUE:
-        return transition
-    if np.linalg.cond(vectors) > 1e6:
-        return transition * (_MAX_EIGENVALUE / size.max())
-    pulled = values * np.minimum(1.0, _MAX_EIGENVALUE / np.maximum(size, 1e-12))
-    return np.real(vectors @ np.diag(pulled) @ np.linalg.inv(vectors))
 
 
 def _lagged(y: NDArray, c: NDArray, lags: int) -> NDArray:

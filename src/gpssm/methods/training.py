@@ -129,12 +129,13 @@ def train(
     key: jax.Array,
     interruption: Interruption,
     watch: Callable[[Progress], None] | None = None,
+    label: str = "",
 ) -> tuple[Any, Any, History]:
     """Maximise `objective` over the named parameters of `model`.
 
     Returns the model with the best parameters seen, the carry that goes with them, and the
     history. Raises `Diverged` if no finite step was possible; never returns NaN. Stops where an
-    interruption is requested.
+    interruption is requested. A watcher is told `label` before the name of the phase.
     """
     started = time.perf_counter()
     dtype = jax.tree.leaves(carry)[0].dtype
@@ -190,7 +191,7 @@ def train(
             _warn(message)
         if watch is not None:
             latest = {name: series[-1] for name, series in history.terms.items()}
-            phase = "learning" if decay_from is None else "settling"
+            phase = label + ("learning" if decay_from is None else "settling")
             end = schedule.max_steps if decay_from is None else decay_from + decay_steps
             watch(Progress(step, end, phase, elbo, latest, history.seconds[-1], tuple(messages)))
         if decay_from is None:
