@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gpssm.cli.output import print_json
+from gpssm.cli.output import print_json, table_console
 from gpssm.datasets import SOURCES, Source, where
 
 
@@ -16,9 +15,7 @@ def run(as_json: bool) -> None:
     if as_json:
         print_json({"datasets": [_as_dict(s) | {"local": _path(found[name])} for name, s in SOURCES.items()]})
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=160)
+    console = table_console(160)
     table = Table(title="Published recordings", caption=_CAPTION)
     for column in ("name", "samples", "input -> output", "source", "on this machine"):
         table.add_column(column, justify="right" if column == "samples" else "left", overflow="fold")

@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from gpssm import evaluation, metrics
 from gpssm.cli.files import Model, load_model, read_recording
-from gpssm.cli.output import print_json, working
+from gpssm.cli.output import print_json, table_console, working
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
 from gpssm.posterior import States
@@ -64,9 +63,7 @@ def _score(fitted: Model, test: Series, state: States, block: int) -> dict[str, 
 
 
 def _print(result: dict[str, Any], method: str) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=110)
+    console = table_console(110)
     table = Table(title=f"{method}, scored on {result['samples']} samples", caption=_CAPTION)
     for column in ("forecast", "RMSE", "NLPD", "CRPS", "coverage of the 90% band"):
         table.add_column(column, justify="left" if column == "forecast" else "right")

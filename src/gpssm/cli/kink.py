@@ -8,7 +8,7 @@ from typing import Any, get_args
 from rich.console import Console
 from rich.table import Table
 
-from gpssm.cli.output import choose, print_json
+from gpssm.cli.output import choose, print_json, table_console
 from gpssm.errors import InvalidInput
 from gpssm.experiments import kink as experiment
 from gpssm.history import Progress
@@ -56,9 +56,7 @@ def run(setting: str, obs_noise: list[float] | None, method: str, seeds: int, as
 
 
 def _print(rows: list[experiment.Row]) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=110)
+    console = table_console(110)
     table = Table(title="Kink function, mean ± standard error over seeds", caption=_CAPTION)
     for column in ("setting", "obs noise", "method", "MSE", "log-likelihood", "Q", "steps", "fit s"):
         table.add_column(column, justify="left" if column in ("method", "setting") else "right", no_wrap=True)

@@ -44,6 +44,12 @@ def print_columns(columns: dict[str, NDArray], out: Path | None, about: dict[str
     sys.stdout.flush()
 
 
+def table_console(width: int) -> Console:
+    """Where a table goes: to the terminal as wide as it is, or `width` columns wide into a file or pipe."""
+    console = Console()
+    return console if console.is_terminal else Console(width=width)
+
+
 @contextmanager
 def working(text: str, as_json: bool) -> Iterator[None]:
     """Show on a terminal that something is going on, and nothing anywhere else."""

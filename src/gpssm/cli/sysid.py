@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpssm import __version__
-from gpssm.cli.output import choose, print_json
+from gpssm.cli.output import choose, print_json, table_console
 from gpssm.datasets import Series, load
 from gpssm.errors import InvalidInput
 from gpssm.experiments import sysid as experiment
@@ -73,9 +73,7 @@ def _kept(path: Path, method: str) -> experiment.Score | None:
 
 
 def _print(rows: list[experiment.Row], datasets: list[str]) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)
+    console = table_console(120)
     for dataset in datasets:
         table = Table(title=f"{dataset}: second half forecast from the first, mean over seeds", caption=_CAPTION)
         for column in ("method", "free run RMSE", "blocks50 RMSE", "NLPD", "CRPS", "in 90% band", "fit s"):
