@@ -11,12 +11,14 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "EnVI": "gpssm.methods.envi",
+    "OEnVI": "gpssm.methods.oenvi",
     "ARX": "gpssm.methods.arx",
     "LinearGaussian": "gpssm.methods.linear_gaussian",
     "LastValue": "gpssm.methods.last_value",
     "TrainingMean": "gpssm.methods.training_mean",
     "Schedule": "gpssm.methods.training",
     "Posterior": "gpssm.posterior",
+    "Stream": "gpssm.stream",
     "LinearPosterior": "gpssm.linear_posterior",
     "load": "gpssm.serialization",
     "RBF": "gpssm.gp.kernels",
@@ -36,11 +38,13 @@ if TYPE_CHECKING:
     from gpssm.methods.envi import EnVI as EnVI
     from gpssm.methods.last_value import LastValue as LastValue
     from gpssm.methods.linear_gaussian import LinearGaussian as LinearGaussian
+    from gpssm.methods.oenvi import OEnVI as OEnVI
     from gpssm.methods.training import Schedule as Schedule
     from gpssm.methods.training_mean import TrainingMean as TrainingMean
     from gpssm.models.emission import LinearEmission as LinearEmission
     from gpssm.posterior import Posterior as Posterior
     from gpssm.serialization import load as load
+    from gpssm.stream import Stream as Stream
 
 
 def __getattr__(name: str) -> Any:

@@ -181,7 +181,7 @@ class Posterior:
         positive_int("num_paths", num_paths, 2)
         c = self.scaling.standardise_inputs(model_inputs(inputs, horizon, self.input_dim))
         members = self._members(state)
-        states, samples = _forecast(
+        states, samples = sample_paths(
             self.model,
             jnp.asarray(self.final_members if members is None else members, self._dtype),
             jnp.asarray(c, self._dtype),
@@ -290,7 +290,8 @@ def _one_step(model: GPSSM, predicted: ensemble.Predicted) -> tuple[Array, Array
 
 
 @partial(jax.jit, static_argnames="num_paths")
-def _forecast(model: GPSSM, members: Array, inputs: Array, key: Array, *, num_paths: int) -> tuple[Array, Array]:
+def sample_paths(model: GPSSM, members: Array, inputs: Array, key: Array, *, num_paths: int) -> tuple[Array, Array]:
+    """States (paths, horizon, dx) and outputs (paths, horizon, dy), standardised, from any of the members on."""
     horizon, dtype = inputs.shape[0], members.dtype
     state_dim, factor = model.state_dim, model.process_noise.factor
     key_u, key_start, key_x, key_y = jax.random.split(key, 4)

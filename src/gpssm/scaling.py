@@ -3,12 +3,14 @@
 x_user = state_shift + state_scale * x        (and so for outputs and inputs)
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
 NDArray = np.ndarray
+A = TypeVar("A", np.ndarray, jax.Array)
 
 # A channel whose spread is below this share of its size is constant to rounding.
 CONSTANT = 1e-12
@@ -24,22 +26,22 @@ class Scaling(NamedTuple):
     input_shift: Float[NDArray, " dc"]
     input_scale: Float[NDArray, " dc"]
 
-    def standardise_outputs(self, outputs: NDArray) -> NDArray:
+    def standardise_outputs(self, outputs: A) -> A:
         return (outputs - self.output_shift) / self.output_scale
 
-    def standardise_inputs(self, inputs: NDArray) -> NDArray:
+    def standardise_inputs(self, inputs: A) -> A:
         return (inputs - self.input_shift) / self.input_scale
 
-    def standardise_states(self, states: NDArray) -> NDArray:
+    def standardise_states(self, states: A) -> A:
         return (states - self.state_shift) / self.state_scale
 
-    def outputs(self, standardised: NDArray) -> NDArray:
+    def outputs(self, standardised: A) -> A:
         return self.output_shift + self.output_scale * standardised
 
-    def states(self, standardised: NDArray) -> NDArray:
+    def states(self, standardised: A) -> A:
         return self.state_shift + self.state_scale * standardised
 
-    def state_cov(self, standardised: NDArray) -> NDArray:
+    def state_cov(self, standardised: A) -> A:
         return standardised * self.state_scale[:, None] * self.state_scale
 
     @property

@@ -28,10 +28,15 @@ _MAGIC = "gpssm-model"
 _MODULES = (
     "gpssm.posterior",
     "gpssm.linear_posterior",
+    "gpssm.stream",
+    "gpssm.methods.oenvi",
+    "gpssm.methods.oenvi_core",
+    "gpssm.methods.oenvi_paper",
     "gpssm.scaling",
     "gpssm.datasets.series",
     "gpssm.filters.ensemble",
     "gpssm.filters.kalman",
+    "gpssm.filters.joint",
     "gpssm.history",
     "gpssm.models.gpssm",
     "gpssm.models.emission",
@@ -132,7 +137,8 @@ def _encode(value: Any, arrays: list[np.ndarray], path: tuple[str, ...]) -> Any:
     if dataclasses.is_dataclass(value):
         return _encode_object(value, [f.name for f in dataclasses.fields(value)], arrays, path)
     if callable(value):
-        return {"function": path[-2]}  # the field of the model that it belongs to: "emission" or "mean"
+        # The field that it belongs to, "emission" or "mean"; a module of ours holds it as its `function`.
+        return {"function": path[-2] if path[-1] == "function" else path[-1]}
     raise TypeError(f"cannot save a {type(value).__name__}")
 
 

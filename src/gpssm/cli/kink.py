@@ -17,7 +17,15 @@ from gpssm.progress import describe
 from gpssm.serialization import write_atomically
 
 
-def run(setting: str, obs_noise: list[float] | None, method: str, seeds: int, as_json: bool, out: Path | None) -> None:
+def run(
+    setting: str,
+    obs_noise: list[float] | None,
+    method: str,
+    length: int,
+    seeds: int,
+    as_json: bool,
+    out: Path | None,
+) -> None:
     """Fit every cell that was asked for and report."""
     settings = choose("setting", setting, list(get_args(experiment.Setting)))
     methods = choose("method", method, list(experiment.METHODS))
@@ -40,11 +48,11 @@ def run(setting: str, obs_noise: list[float] | None, method: str, seeds: int, as
                 def watch(p: Progress, label: str = label) -> None:
                     status.update(f"{label}: {describe(p)}, {p.seconds:.0f} s")
 
-                posterior, found = experiment.fit(m, s, level, seed, watch)
+                posterior, found = experiment.fit(m, s, level, seed, length, watch)
                 shown.setdefault((m, s, level), posterior)
                 cell.append(found)
                 scores.append({"method": m, "setting": s, "obs_noise": level, **found.__dict__})
-            rows.append(experiment.summarise(m, s, level, cell))
+            rows.append(experiment.summarise(m, s, level, length, cell))
     result = {"experiment": "kink", "rows": [row.as_dict() for row in rows]}
     if out is not None:
         write_atomically(out / "results.json", json.dumps(result | {"fits": scores}, indent=1).encode())

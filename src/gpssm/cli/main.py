@@ -207,6 +207,54 @@ def plot(
 
 
 @app.command()
+def stream(
+    model: Annotated[
+        Path | None, typer.Option(help="A model or stream to start from; with a checkpoint only its names are used.")
+    ] = None,
+    state_dim: Annotated[int, typer.Option(min=1, help="Dimension of the state of a new model.")] = 4,
+    num_inducing: Annotated[int, typer.Option(min=1, help="Inducing points of every state of a new model.")] = 40,
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMNS",
+            help="Columns (names, or numbers from 0), keys or fields of the outputs; those of the model, or y.",
+        ),
+    ] = None,
+    inputs: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="Those of the inputs, likewise.")] = None,
+    forecast: Annotated[
+        int | None, typer.Option(min=1, help="Also forecast so many steps; inputs stay what they were last.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="File to save the stream in, and to go on from if it exists.")
+    ] = None,
+    every: Annotated[int, typer.Option(min=1, help="Samples between two checkpoints.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of a new stream.")] = 0,
+    redis: Annotated[
+        str | None, typer.Option(metavar="URL", help="Read a Redis Stream instead of standard input.")
+    ] = None,
+    source: Annotated[str | None, typer.Option("--in", help="Redis Stream of the samples.")] = None,
+    target: Annotated[str | None, typer.Option("--out", help="Redis Stream for the estimates.")] = None,
+    group: Annotated[str, typer.Option(help="Consumer group, of this process alone.")] = "gpssm",
+    consumer: Annotated[str, typer.Option(help="Name in the group, the same at every start.")] = "gpssm",
+) -> None:
+    """Learn while samples come in, as CSV or JSON lines; print an estimate of each as a JSON line.
+
+    With --redis, --in and --out each message is learned from once, also if the process is killed: it is acknowledged
+    only when it is in the checkpoint. SIGTERM, Ctrl-C and the end of the input save a last checkpoint.
+    """
+    from gpssm.live.signals import Stop
+
+    with Stop() as stop:  # before the seconds that it takes to import JAX
+        from gpssm.cli.stream import Choices, RedisChoices, run
+
+        run(
+            Choices(model, state_dim, num_inducing, seed, outputs, inputs, forecast, checkpoint, every),
+            RedisChoices(redis, source, target, group, consumer),
+            stop,
+        )
+
+
+@app.command()
 def datasets(json_: AsJson = False) -> None:
     """List the published recordings that can be loaded, and which of them are on this machine."""
     from gpssm.cli.datasets import run
@@ -222,15 +270,43 @@ def kink(
     obs_noise: Annotated[
         list[float] | None, typer.Option(help="Observation noise variance; repeat for several.")
     ] = None,
-    method: Annotated[str, typer.Option(help="EnVI, 'EnVI (paper)', or all.")] = "all",
+    method: Annotated[str, typer.Option(help="EnVI, 'EnVI (paper)', OEnVI, or all.")] = "all",
+    length: Annotated[int, typer.Option(min=50, help="Number of samples.")] = 600,
     seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 5,
     json_: AsJson = False,
     out: OutDir = None,
 ) -> None:
-    """Table I: the kink function, beside the paper's row."""
+    """Table I: the kink function, beside the paper's row; OEnVI sees every sample once."""
     from gpssm.cli.kink import run
 
-    run(setting, obs_noise, method, seeds, json_, out)
+    run(setting, obs_noise, method, length, seeds, json_, out)
+
+
+@reproduce.command()
+def car(
+    emission: Annotated[str, typer.Option(help="C: 'identity', 'random' or 'all'.")] = "all",
+    method: Annotated[str, typer.Option(help="KF, EnVI, OEnVI, baseline, or all.")] = "all",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 10,
+    json_: AsJson = False,
+    out: OutDir = None,
+) -> None:
+    """The supplement's two tables: filtering a car whose dynamics are learned on the way."""
+    from gpssm.cli.car import run
+
+    run(emission, method, seeds, json_, out)
+
+
+@reproduce.command()
+def nascar(
+    method: Annotated[str, typer.Option(help="OEnVI, or all.")] = "all",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 20,
+    json_: AsJson = False,
+    out: OutDir = None,
+) -> None:
+    """The NASCAR track: learn its dynamics in one pass, then forecast, beside an oracle."""
+    from gpssm.cli.nascar import run
+
+    run(method, seeds, json_, out)
 
 
 @reproduce.command()

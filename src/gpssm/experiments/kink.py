@@ -18,6 +18,7 @@ import numpy as np
 from gpssm.datasets import kink, kink_function
 from gpssm.history import Progress
 from gpssm.methods.envi import EnVI
+from gpssm.methods.oenvi import OEnVI
 from gpssm.posterior import Posterior
 
 Setting = Literal["variance", "sd"]
@@ -57,9 +58,21 @@ def _known_emission(obs_noise: float) -> dict[str, Any]:
     return {"obs_noise": obs_noise, "fixed": ("obs_noise",)}
 
 
-METHODS: dict[str, Callable[[float], EnVI]] = {
-    "EnVI": lambda obs_noise: EnVI(1, NUM_INDUCING, **_known_emission(obs_noise)),
-    "EnVI (paper)": lambda obs_noise: EnVI.paper(1, NUM_INDUCING, **_known_emission(obs_noise)),
+def _one_pass(outputs: np.ndarray, obs_noise: float, seed: int) -> Posterior:
+    """Every sample seen once, in order."""
+    stream = OEnVI(1, NUM_INDUCING, obs_noise=obs_noise).start(seed=seed)
+    for y in outputs:
+        stream.learn_one(y)
+    return stream.posterior()
+
+
+Watch = bool | Callable[[Progress], None]
+METHODS: dict[str, Callable[[np.ndarray, float, int, Watch], Posterior]] = {
+    "EnVI": lambda y, r, seed, watch: EnVI(1, NUM_INDUCING, **_known_emission(r)).fit(y, seed=seed, progress=watch),
+    "EnVI (paper)": lambda y, r, seed, watch: EnVI.paper(1, NUM_INDUCING, **_known_emission(r)).fit(
+        y, seed=seed, progress=watch
+    ),
+    "OEnVI": lambda y, r, seed, watch: _one_pass(y, r, seed),
 }
 
 
@@ -83,6 +96,7 @@ class Row:
     method: str
     setting: Setting
     obs_noise: float
+    length: int
     seeds: int
     mse: float
     mse_se: float
@@ -110,23 +124,23 @@ def score(posterior: Posterior, seed: int, seconds: float) -> Score:
         float(np.mean((mean - truth) ** 2)),
         float(np.mean(density)),
         noise,
-        history.step[-1],
+        history.step[-1] if history.step else 0,
         seconds - history.compile_seconds,
         history.compile_seconds,
     )
 
 
 def fit(
-    method: str, setting: Setting, obs_noise: float, seed: int, progress: bool | Callable[[Progress], None] = False
+    method: str, setting: Setting, obs_noise: float, seed: int, length: int = LENGTH, progress: Watch = False
 ) -> tuple[Posterior, Score]:
     """Simulate, learn and score, everything from one seed."""
-    data = kink(LENGTH, PROCESS_NOISE[setting], obs_noise, seed)
+    data = kink(length, PROCESS_NOISE[setting], obs_noise, seed)
     started = time.perf_counter()
-    posterior = METHODS[method](obs_noise).fit(data.outputs, seed=seed, progress=progress)
+    posterior = METHODS[method](data.outputs, obs_noise, seed, progress)
     return posterior, score(posterior, seed, time.perf_counter() - started)
 
 
-def summarise(method: str, setting: Setting, obs_noise: float, scores: list[Score]) -> Row:
+def summarise(method: str, setting: Setting, obs_noise: float, length: int, scores: list[Score]) -> Row:
     """Mean and standard error over the seeds."""
 
     def mean_se(values: list[float]) -> tuple[float, float]:
@@ -137,6 +151,7 @@ def summarise(method: str, setting: Setting, obs_noise: float, scores: list[Scor
         method,
         setting,
         obs_noise,
+        length,
         len(scores),
         *mean_se([s.mse for s in scores]),
         *mean_se([s.log_likelihood for s in scores]),

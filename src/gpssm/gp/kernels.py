@@ -91,7 +91,9 @@ class _StationaryCross(Cross):
         return self.variance * (1.0 + 5**0.5 * r + 5.0 / 3.0 * r * r) * exp(-(5**0.5) * r)
 
 
-class _Stationary(Kernel):
+class Stationary(Kernel):
+    """A kernel of the distance between its inputs, in units of the length scales."""
+
     lengthscale: Leaf = parameter("positive", default=1.0)
     variance: Leaf = parameter("positive", default=1.0)
 
@@ -111,7 +113,7 @@ class _Stationary(Kernel):
         return type(self)(np.broadcast_to(np.asarray(self.lengthscale), (input_dim,)), self.variance)
 
 
-class RBF(_Stationary):
+class RBF(Stationary):
     """`variance * exp(-r^2 / 2)`, `r` the distance in units of the length scales.
 
     Parameters: `lengthscale` (input_dim,) or (), `variance` ().
@@ -120,13 +122,13 @@ class RBF(_Stationary):
     _shape = "rbf"
 
 
-class Matern32(_Stationary):
+class Matern32(Stationary):
     """`variance * (1 + sqrt(3) r) exp(-sqrt(3) r)`: once differentiable sample paths."""
 
     _shape = "matern32"
 
 
-class Matern52(_Stationary):
+class Matern52(Stationary):
     """`variance * (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)`: twice differentiable paths."""
 
     _shape = "matern52"

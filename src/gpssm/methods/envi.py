@@ -14,7 +14,7 @@ measured reason; `EnVI.paper` switches it off:
 - a learned linear mean function, started from least squares;
 - where states are hidden, gap training: over random blocks the update is skipped while every y_t
   is still scored, so that the model learns to run freely and not only one step ahead; in two
-  phases, of which the first is repeated and the best goes on;
+  phases, from several starts, of which the one with the best bound is kept;
 - noise variances start large (the filter follows the data first) and move at a higher rate.
 """
 
@@ -155,9 +155,11 @@ def _gaps(key: Array, data: Data, gap_length: int) -> Array:
 
 
 # Hidden states start from nothing: long stretches without updates make the model find what it needs to
-# run freely; then shorter ones. What is found depends on the random numbers, so the first phase is repeated.
-_HIDDEN_PHASES = (Phase(0.7, 1.0, 0.4), Phase(0.3, 2.0, 0.45))
+# run freely; then shorter ones. What is found depends on the random numbers, so there are several starts.
+_HIDDEN_PHASES = (Phase(0.7, 1.0, 0.5), Phase(0.3, 2.0, 0.6))
 _HIDDEN_RESTARTS = 3
+# A square-root update needs few members more than states, and time goes with their number.
+_HIDDEN_MEMBERS = 16
 
 EmissionLike = Literal["observed", "learned"] | np.ndarray | LinearEmission | Callable[[Array], Array]
 MeanLike = Literal["zero", "identity", "linear"] | Mean | Callable[[Array], Array]
@@ -184,7 +186,7 @@ class EnVI:
         full_process_noise: learn a full covariance Q instead of a diagonal one.
         initial_state: `(mean, covariance)` of x_0 if it is known, in your units.
         fixed: names of parameters to hold fixed, for example `("obs_noise", "lengthscale")`.
-        num_members: size N of the ensemble; by default 50, or 30 where states are hidden.
+        num_members: size N of the ensemble; by default 50, or 16 where states are hidden.
         num_samples: samples of u for every window and step.
         update: `"mixture"`, `"perturbed"` or `"sqrt"`; see `gpssm.filters.ensemble`. By default the
             first; the last where states are hidden; perturbed observations where the emission is a
@@ -295,8 +297,8 @@ class EnVI:
             inputs: (T, dc) known inputs, the row that acts on the way to the same row of
                 `outputs`; or a list of such arrays.
             seed: all randomness of the fit.
-            restarts: beginnings with other random numbers, of which the one with the best bound is
-                kept. By default 3 where states are hidden (and `gap_fraction` is not given), 1 otherwise.
+            restarts: fits from the same data with other random numbers, of which the one with the best
+                bound is kept. By default 3 where states are hidden (and `gap_fraction` is not given), 1 otherwise.
             progress: show a progress bar, or call this function after every chunk of steps.
         """
         clock = CompileClock()
@@ -308,18 +310,23 @@ class EnVI:
         begun = start.begin(self, ys, cs)
         fixed = tuple(sorted(self._fixed(begun)))
         with watcher(progress, self.name) as watch, Interruption() as interruption:
-            model, history = self._learn(begun, ys, cs, jax.random.key(seed), restarts, interruption, watch)
-            settings = self.settings(gaps=False, linear=isinstance(model.emission, LinearEmission), hidden=hidden)
-            posterior = Posterior(
-                model=jax.tree.map(np.asarray, model),
-                scaling=begun.scaling,
-                settings=FilterSettings(4 * settings.num_members, settings.options, settings.taper),
-                fixed=fixed,
-                history=history,
-                method=self.name,
-                final_members=np.zeros((0, self.state_dim)),
-            ).continued_from(ys[-1], cs[-1], seed=seed)
-        history.compile_seconds = clock.seconds
+            paths = self._learn(begun, ys, cs, jax.random.key(seed), restarts, interruption, watch)
+            linear = isinstance(begun.model.emission, LinearEmission)
+            settings = self.settings(gaps=False, linear=linear, hidden=hidden)
+            posteriors = [
+                Posterior(
+                    model=jax.tree.map(np.asarray, path.model),
+                    scaling=begun.scaling,
+                    settings=FilterSettings(4 * settings.num_members, settings.options, settings.taper),
+                    fixed=fixed,
+                    history=path.history,
+                    method=self.name,
+                    final_members=np.zeros((0, self.state_dim)),
+                )
+                for path in paths
+            ]
+            posterior = _best(posteriors, ys, cs).continued_from(ys[-1], cs[-1], seed=seed)
+        posterior.history.compile_seconds = clock.seconds
         return posterior
 
     def _learn(
@@ -331,8 +338,8 @@ class EnVI:
         restarts: int,
         interruption: Interruption,
         watch: Callable[[Progress], None] | None,
-    ) -> tuple[GPSSM, History]:
-        """Phase after phase; what goes from one to the next is the model and the windows' ensembles."""
+    ) -> "list[_Path]":
+        """From every start, phase after phase; what goes on is the model and the windows' ensembles."""
         scaling, hidden, dtype = begun.scaling, self.state_dim > ys[0].shape[1], jnp.dtype(self.dtype)
         length = self._window_length(max(map(len, ys)), hidden)
         windows = cut([scaling.standardise_outputs(y) for y in ys], [scaling.standardise_inputs(c) for c in cs], length)
@@ -354,20 +361,24 @@ class EnVI:
             )  # fmt: skip
             return _Path(model, carry, key, path.history.followed_by(history))
 
-        begun_paths = []
+        paths: list[_Path] = []
         for restart in range(restarts):
             own, key_carry = jax.random.split(jax.random.fold_in(key, restart))
             carry = start.ensembles(begun.states, windows, settings.num_members, key_carry, dtype)
             label = f"start {restart + 1} of {restarts}, " if restarts > 1 else ""
-            begun_paths.append(run(_Path(_cast(begun.model, dtype), carry, own, History()), phases[0], label))
+            path = _Path(_cast(begun.model, dtype), carry, own, History())
+            for phase in phases:
+                path = run(path, phase, label)
+                if interruption.requested:
+                    break
+            # Bounds of different phases cannot be compared.
+            if phase is phases[-1] or not paths:
+                paths.append(path)
             if interruption.requested:
                 break
-        path = max(begun_paths, key=lambda path: path.history.best)
-        for phase in phases[1:]:
-            if not interruption.requested:
-                path = run(path, phase)
-        path.history.interrupted = interruption.requested
-        return path.model, path.history
+        for path in paths:
+            path.history.interrupted = interruption.requested
+        return paths
 
     def _phases(self, hidden: bool) -> tuple[Phase, ...]:
         if self.gap_fraction is not None:
@@ -388,7 +399,7 @@ class EnVI:
             chosen: ensemble.Update = "perturbed"
         else:
             chosen = "sqrt" if hidden else "mixture"
-        num_members = self.num_members or (30 if hidden else 50)
+        num_members = self.num_members or (_HIDDEN_MEMBERS if hidden else 50)
         taper = None
         if self.localization is not None:
             index = np.arange(self.state_dim)
@@ -400,6 +411,36 @@ class EnVI:
     def _multiples(self, names: tuple[str, ...]) -> dict[str, float]:
         rates = {"process_noise": self.noise_rate, "obs_noise": self.noise_rate, "inducing_inputs": self.inducing_rate}
         return {n: rate for n in names for group, rate in rates.items() if group in n.split(".")}
+
+
+_RUN_IN = 25  # samples to find the state from before a free run
+_MAX_LOSS = 1.0  # nats per number
+
+
+def _best(posteriors: list[Posterior], ys: list[np.ndarray], cs: list[np.ndarray]) -> Posterior:
+    """The best bound among those whose free run over the longest recording stays with it.
+
+    The bound sees stretches of some ten samples. A model that is just unstable looks good on those, and
+    explodes over hundreds.
+    """
+    longest = max(range(len(ys)), key=lambda i: len(ys[i]))
+    y, c = ys[longest], cs[longest]
+    if len(posteriors) == 1 or len(y) < 2 * _RUN_IN:
+        return max(posteriors, key=lambda posterior: posterior.history.best)
+    densities = [_free_run_density(posterior, y, c) for posterior in posteriors]
+    stays = [p for p, density in zip(posteriors, densities, strict=True) if density >= max(densities) - _MAX_LOSS]
+    return max(stays, key=lambda posterior: posterior.history.best)
+
+
+def _free_run_density(posterior: Posterior, y: np.ndarray, c: np.ndarray) -> float:
+    """Mean log-density of the recording after its first samples, forecast from them alone."""
+    inputs = (c[:_RUN_IN], c[_RUN_IN:]) if posterior.input_dim else (None, None)
+    state = posterior.filter(y[:_RUN_IN], inputs[0])
+    forecast = posterior.forecast(len(y) - _RUN_IN, inputs[1], state=state, num_paths=100)
+    with np.errstate(over="ignore", invalid="ignore"):  # where it explodes the density is minus infinity
+        z = (y[_RUN_IN:] - forecast.mean) / forecast.std
+        density = np.nanmean(-0.5 * z**2 - np.log(forecast.std))
+    return float(density) if np.isfinite(density) else -np.inf
 
 
 class _Path(NamedTuple):

@@ -219,9 +219,14 @@ def _farthest_points(rows: np.ndarray, count: int, rng: np.random.Generator) -> 
         pool = np.concatenate(
             [pool, pool[rng.integers(0, len(pool), count)] + 0.1 * rng.standard_normal((count, pool.shape[1]))]
         )
+    return farthest(pool, count)
+
+
+def farthest(pool: np.ndarray, count: int) -> np.ndarray:
+    """Up to `count` rows of `pool`, each as far from those before it as can be; no two alike."""
     chosen = [int(np.argmin(np.sum((pool - pool.mean(axis=0)) ** 2, axis=1)))]
     distance = np.sum((pool - pool[chosen[0]]) ** 2, axis=1)
-    while len(chosen) < count:
+    while len(chosen) < count and distance.max() > 0:
         chosen.append(int(np.argmax(distance)))
         distance = np.minimum(distance, np.sum((pool - pool[chosen[-1]]) ** 2, axis=1))
     return pool[chosen]

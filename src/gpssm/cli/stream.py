@@ -1,0 +1,218 @@
+"""`gpssm stream`: learn while samples come in, from standard input or from a Redis Stream."""
+
+import contextlib
+import importlib.util
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import typer
+
+from gpssm.cli.files import check_target, split
+from gpssm.errors import InvalidInput
+from gpssm.live.checkpoint import Checkpoint, remove_leftovers
+from gpssm.live.learner import Learner
+from gpssm.live.records import Lines, Names
+from gpssm.live.signals import Stop
+from gpssm.posterior import Posterior
+from gpssm.serialization import load
+from gpssm.stream import Stream
+
+STDIN, STDOUT = 0, 1
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+NOT_SAVED = 1
+LONGEST_LINE = 1 << 20  # bytes; what is beyond is cut off, and the line then bad
+OUTPUTS = ("y",)
+"""Names that are looked for if neither the user nor a model says any."""
+
+
+class Choices(NamedTuple):
+    """What to learn, from which columns, and what to keep."""
+
+    model: Path | None
+    state_dim: int
+    num_inducing: int
+    seed: int
+    outputs: list[str] | None
+    inputs: list[str] | None
+    forecast: int | None
+    checkpoint: Path | None
+    every: int
+
+
+class RedisChoices(NamedTuple):
+    """As they were given; None if they were not."""
+
+    url: str | None
+    source: str | None
+    target: str | None
+    group: str
+    consumer: str
+
+
+def run(choices: Choices, redis: RedisChoices, stop: Stop) -> None:
+    """Start or resume, learn until the end, save, sum up."""
+    _check_redis(redis, choices.checkpoint)
+    if choices.checkpoint is not None:
+        _check_checkpoint(choices.checkpoint)
+    started = time.perf_counter()
+    model = None if choices.model is None else _load("model", choices.model)
+    names = _names(choices, model)
+    learner = Learner(_resume(choices.checkpoint) or _start(choices, model), choices.forecast, say)
+    checkpoint = Checkpoint(choices.checkpoint, choices.every, say)
+    if redis.url is None:
+        saved = _learn_from_lines(names, learner, checkpoint, stop)
+    else:
+        saved = _learn_from_redis(redis, names, learner, checkpoint, stop)
+    seconds = time.perf_counter() - started
+    say(f"{learner.learned} sample(s) learned, {learner.skipped} skipped, {seconds:.1f} s.")
+    raise typer.Exit(INTERRUPTED if stop.number == signal.SIGINT else 0 if saved else NOT_SAVED)
+
+
+def say(text: str) -> None:
+    """A line on standard error."""
+    # Whoever reads it may be gone, as in `gpssm stream 2>&1 | head`; then there is nobody to tell.
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"gpssm: {text}\n")
+        sys.stderr.flush()
+
+
+def _learn_from_lines(names: Names, learner: Learner, checkpoint: Checkpoint, stop: Stop) -> bool:
+    """A line out for every good line in; whether everything learned is on disk, if it is to be."""
+    lines = Lines(names, partial(_check_width, learner.stream))
+    try:
+        for number, text in _lines(stop):
+            estimate = learner.line(partial(lines.read, text), "line", number)
+            if estimate is not None:
+                checkpoint.unsaved += 1
+                _write(f"{estimate}\n".encode(), stop)
+                if checkpoint.due:
+                    checkpoint.save(learner.stream)
+    except BrokenPipeError:
+        pass  # nobody reads on: an end like any other
+    finally:
+        saved = checkpoint.save(learner.stream)
+    return saved
+
+
+def _lines(stop: Stop) -> Iterator[tuple[int, bytes]]:
+    """Lines of standard input and their numbers, as soon as they are there, until it ends or we are asked to."""
+    number, rest, more = 0, b"", True
+    while more and stop.wait(reading=STDIN) and not stop.requested:
+        chunk = os.read(STDIN, 1 << 16)
+        more = bool(chunk)
+        *lines, rest = (rest + chunk).split(b"\n")
+        rest = rest[:LONGEST_LINE]
+        if rest and not more:
+            lines.append(rest)
+        for line in lines:
+            if stop.requested:
+                return
+            number += 1
+            yield number, line
+
+
+def _write(data: bytes, stop: Stop) -> None:
+    """Write at once, but do not wait for a reader that does not read when asked to end."""
+    while data and stop.wait(writing=STDOUT):
+        data = data[os.write(STDOUT, data[: select.PIPE_BUF]) :]  # as much as cannot block
+
+
+def _learn_from_redis(redis: RedisChoices, names: Names, learner: Learner, checkpoint: Checkpoint, stop: Stop) -> bool:
+    from gpssm.live.redis_stream import Consumer, Route
+
+    assert redis.url is not None and redis.source is not None and redis.target is not None
+    route = Route(redis.url, redis.source, redis.target, redis.group, redis.consumer)
+    return Consumer(route, names, learner, checkpoint, stop, say).run()
+
+
+def _check_redis(redis: RedisChoices, checkpoint: Path | None) -> None:
+    if redis.url is None:
+        for name, value in (("in", redis.source), ("out", redis.target)):
+            if value is not None:
+                raise InvalidInput(f"{name}: {value!r} given without --redis; expected the address of a server, too.")
+        return
+    if redis.source is None or redis.target is None or redis.source == redis.target:
+        raise InvalidInput("redis: expected the names of two streams, --in for samples and --out for estimates.")
+    if checkpoint is None:
+        raise InvalidInput("redis: expected --checkpoint, the file that knows which messages were learned from.")
+    if importlib.util.find_spec("redis") is None:
+        raise InvalidInput("redis: the Python package redis is not installed; run pip install 'gpssm[live]'.")
+
+
+def _check_checkpoint(path: Path) -> None:
+    try:
+        check_target(path)
+    except InvalidInput as error:
+        raise InvalidInput(str(error).replace("out:", "checkpoint:", 1)) from error
+    remove_leftovers(path)
+
+
+def _check_width(stream: Stream, outputs: int, inputs: int) -> None:
+    """Refuse columns that no row can make right."""
+    if stream.output_dim is None:
+        stream.method.check(outputs, inputs)
+    elif (outputs, inputs) != (stream.output_dim, stream.input_dim):
+        raise InvalidInput(
+            f"outputs, inputs: {outputs} and {inputs} column(s); the stream has learned from {stream.output_dim} and "
+            f"{stream.input_dim}, expected as many."
+        )
+
+
+def _resume(path: Path | None) -> Stream | None:
+    """The stream in the checkpoint, if there is one."""
+    if path is None or not path.exists():
+        return None
+    stream = _load("checkpoint", path)
+    if not isinstance(stream, Stream):
+        raise InvalidInput(
+            f"checkpoint: {str(path)!r} holds a {type(stream).__name__}, not a stream; expected another name."
+        )
+    say(f"going on from {str(path)!r}, after {stream.count} sample(s).")
+    return stream
+
+
+def _start(choices: Choices, model: Any) -> Stream:
+    """A new stream, or one that goes on from a model."""
+    if model is None:
+        return _new_stream(choices.state_dim, choices.num_inducing, choices.seed)
+    if isinstance(model, Posterior):
+        from gpssm.methods.oenvi import OEnVI
+
+        return OEnVI.continuing(model, choices.num_inducing, seed=choices.seed)
+    if isinstance(model, Stream):
+        model.position = ""  # where it has been reading is not where it will read now
+        return model
+    raise InvalidInput(
+        f"model: {str(choices.model)!r} holds a {type(model).__name__}, which cannot go on learning; "
+        "expected a stream, or a model fitted by EnVI."
+    )
+
+
+def _new_stream(state_dim: int, num_inducing: int, seed: int) -> Stream:
+    from gpssm.methods.oenvi import OEnVI
+
+    return OEnVI(state_dim, num_inducing).start(seed=seed)
+
+
+def _names(choices: Choices, model: Any) -> Names:
+    """Those given, or else those of the model, also when going on from a checkpoint: that knows no names."""
+    default = Names(OUTPUTS)
+    if isinstance(model, Posterior):
+        default = Names(model.recording.output_names, model.recording.input_names)
+    return Names(split(choices.outputs) or default.outputs, split(choices.inputs) or default.inputs)
+
+
+def _load(argument: str, path: Path) -> Any:
+    try:
+        return load(path)
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(f"{argument}: {str(path)!r} is damaged; use another copy.") from error

@@ -1,0 +1,248 @@
+"""One Gaussian over the state and the weights of f, moved and conditioned a sample at a time.
+
+    x_t = x_{t-1} + W h(s_t) + r_t + v_t,   s_t = [x_{t-1}, c_t],   v_t ~ N(0, Q)
+    h(s) = [phi(s), (s - shift) / scale, 1],   phi(s) = K^{-1} k(Z, s)
+
+Row d of W holds the inducing outputs u_d of f_d(s) - x_d - linear_d(s) and the weights of a linear
+function, r the part of f that u leaves open. Given x everything is linear and Gaussian in W, so
+that an ensemble is needed for the few numbers of x only and W is integrated out exactly. The
+posterior after one sample is the prior of the next: q(u) is updated in closed form, and the prior
+counts once however long the stream is.
+
+Pure functions of arrays, in the user's units; nothing here depends on them.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.stats import norm, qmc
+
+from gpssm.filters.ensemble import Emission
+from gpssm.gp.kernels import Kernel
+from gpssm.gp.sparse import jitter_for
+from gpssm.linalg import cholesky, solve_lower, solve_lower_transposed
+
+
+class Joint(NamedTuple):
+    """`N(mean, cov)` of [x, W row by row]; F = M + d + 1 weights in a row."""
+
+    mean: Float[Array, " n"]
+    cov: Float[Array, "n n"]
+
+
+class Basis(NamedTuple):
+    """What h is made of: up to M inducing inputs, and the origin and unit of the linear part."""
+
+    inducing_inputs: Float[Array, "m d"]
+    used: Float[Array, " m"]
+    """1 where an inducing input is in use, 0 where there is room for one."""
+    shift: Float[Array, " d"]
+    scale: Float[Array, " d"]
+
+
+class Whitening(NamedTuple):
+    """Inverse and Cholesky factor of K over the inducing inputs, correlations only: variance one."""
+
+    inverse: Float[Array, "m m"]
+    chol: Float[Array, "m m"]
+
+
+class Predicted(NamedTuple):
+    """Moments of x_t before y_t is seen, and its covariance with W."""
+
+    mean: Float[Array, " dx"]
+    cov: Float[Array, "dx dx"]
+    cross: Float[Array, "dx w"]
+    slope: Float[Array, "dx dx"]
+    """d x_t / d x_{t-1}, by regression over the members."""
+    open_share: Float[Array, ""]
+    """Share of the kernel's variance that u leaves open, averaged over the members."""
+
+
+class Seen(NamedTuple):
+    """What y_t says about x_t: `y = expected + C (x - mean) + noise`, a missing channel with precision zero."""
+
+    expected: Float[Array, " dy"]
+    matrix: Float[Array, "dy dx"]
+    residual: Float[Array, " dy"]
+    variance: Float[Array, " dy"]
+    precision: Float[Array, " dy"]
+
+
+class Innovation(NamedTuple):
+    """Everything the update needs, in dx dimensions however many channels there are."""
+
+    keep: Float[Array, "dx dx"]  # (I + P C^T R^{-1} C)^{-1}: what the sample leaves of the prediction
+    cov: Float[Array, "dx dx"]  # of x_t, given y_t
+    pull: Float[Array, " dx"]  # C^T S^{-1} (y - expected)
+    curvature: Float[Array, "dx dx"]  # C^T S^{-1} C
+    weighted: Float[Array, " dy"]  # S^{-1} (y - expected)
+    distance: Float[Array, ""]  # (y - expected)^T S^{-1} (y - expected)
+    log_density: Float[Array, ""]
+
+
+def members(count: int, state_dim: int) -> Float[np.ndarray, "n dx"]:
+    """Fixed points whose mean is 0 and whose covariance is I, exactly.
+
+    Then [x_t, W] has the covariance of a genuine mixture, which stays positive. Quasi-random, and
+    the same at every step: no random numbers in the hot loop.
+    """
+    half = norm.ppf(qmc.Sobol(state_dim, rng=0).random(1 << count.bit_length())[: count // 2] * 0.998 + 0.001)
+    points = np.concatenate([half, -half])
+    return np.asarray(points @ np.linalg.inv(np.linalg.cholesky(points.T @ points / len(points))).T)
+
+
+def whiten(basis: Basis, kernel: Kernel) -> Whitening:
+    """Factor K; a slot that is not in use is a unit row that touches nothing. Cost O(M^3)."""
+    used = basis.used
+    gram = kernel(basis.inducing_inputs, basis.inducing_inputs) * used[:, None] * used
+    chol = jnp.linalg.cholesky(gram + jnp.diag(1.0 - used + jitter_for(gram.dtype)))
+    lower = jax.scipy.linalg.solve_triangular(chol, jnp.eye(len(used), dtype=gram.dtype), lower=True)
+    return Whitening(lower.T @ lower, chol)
+
+
+def features(
+    basis: Basis, kernel: Kernel, whitening: Whitening, s: Float[Array, "n d"]
+) -> tuple[Float[Array, "n f"], Float[Array, " n"]]:
+    """h at the rows of `s`, and the share of the kernel's variance that u leaves open there."""
+    k = kernel(s, basis.inducing_inputs) * basis.used
+    phi = k @ whitening.inverse
+    open_share = jnp.maximum(1.0 - jnp.sum(phi * k, axis=1), 0.0)
+    linear = (s - basis.shift) / basis.scale
+    return jnp.concatenate([phi, linear, jnp.ones((len(s), 1), s.dtype)], axis=1), open_share
+
+
+def state_factor(joint: Joint, state_dim: int) -> Float[Array, "dx dx"]:
+    """Cholesky factor of the state's covariance; the floor keeps it real where the state is known."""
+    cov = joint.cov[:state_dim, :state_dim]
+    variance = jnp.diagonal(cov)
+    return cholesky(cov + jnp.diag(1e-9 * variance + 1e-12 * jnp.max(variance) + 1e-300))
+
+
+def predict(
+    joint: Joint,
+    factor: Float[Array, "dx dx"],
+    basis: Basis,
+    kernel: Kernel,
+    whitening: Whitening,
+    amplitude: Float[Array, " dx"],
+    process_noise: Float[Array, " dx"],
+    c: Float[Array, " dc"],
+    points: Float[Array, "n dx"],
+) -> Predicted:
+    """Move x one step. Cost O(N M^2 + (dx M)^2).
+
+    With x^i = m + L p_i and W | x^i ~ N(W + B p_i, S), B = cov(W, x) L^{-T}, S = cov(W) - B B^T:
+    moments of x^i + h_i^T (W + B p_i) over the members, plus what S, r and v add.
+
+    Args:
+        joint: of x_{t-1} and W.
+        factor: Cholesky factor L of the covariance of x_{t-1}.
+        amplitude: kernel variance of every f_d; `kernel` holds the correlations.
+        process_noise: variances of v.
+        points: of `members`.
+    """
+    count, dx = points.shape
+    x = joint.mean[:dx] + points @ factor.T
+    s = jnp.concatenate([x, jnp.broadcast_to(c, (count, len(c)))], axis=1)
+    h, open_share = features(basis, kernel, whitening, s)
+    width = h.shape[1]
+    weights = joint.mean[dx:].reshape(dx, width)
+    b = solve_lower(factor, joint.cov[:dx, dx:]).T
+    rest = (joint.cov[dx:, dx:] - b @ b.T).reshape(dx, width, dx, width)
+    tilt = jnp.einsum("nf,dfj,nj->nd", h, b.reshape(dx, width, dx), points)
+    moved = x + h @ weights.T + tilt
+    mean = jnp.mean(moved, axis=0)
+    anomalies = moved - mean
+    second, first = h.T @ h / count, jnp.mean(h, axis=0)
+    unknown = jnp.sum(rest * second[None, :, None, :], axis=(1, 3))
+    share = jnp.mean(open_share)
+    cov = anomalies.T @ anomalies / count + unknown + jnp.diag(amplitude * share + process_noise)
+    slope = anomalies.T @ points / count
+    cross = jnp.tensordot(first, rest, (0, 1)).reshape(dx, dx * width) + slope @ b.T
+    # slope is in units of the standardised members: x = m + L p.
+    return Predicted(mean, 0.5 * (cov + cov.T), cross, solve_lower_transposed(factor, slope.T).T, share)
+
+
+def observe(
+    emission: Emission,
+    predicted: Predicted,
+    y: Float[Array, " dy"],
+    obs_noise: Float[Array, " dy"],
+    points: Float[Array, "n dx"],
+) -> Seen:
+    """What `y` says, exactly for a linear g; by regression over the members otherwise, the rest counted as noise."""
+    mask = ~jnp.isnan(y)
+    if emission.matrix is not None:
+        expected, matrix, extra = emission(predicted.mean[None])[0], emission.matrix, jnp.zeros_like(obs_noise)
+    else:
+        factor = cholesky(predicted.cov)
+        images = emission(predicted.mean + points @ factor.T)
+        expected = jnp.mean(images, axis=0)
+        slope = (images - expected).T @ points / len(points)
+        extra = jnp.mean((images - expected - points @ slope.T) ** 2, axis=0)
+        matrix = solve_lower_transposed(factor, slope.T).T
+    variance = obs_noise + extra
+    residual = jnp.where(mask, jnp.where(mask, y, 0.0) - expected, 0.0)
+    return Seen(expected, matrix, residual, variance, jnp.where(mask, 1.0 / variance, 0.0))
+
+
+def innovate(predicted: Predicted, seen: Seen) -> Innovation:
+    """Cost O(dx^2 dy + dx^3). Written so that nothing cancels where the noise is a tiny part of the prediction."""
+    matrix, precision = seen.matrix, seen.precision
+    information = (matrix.T * precision) @ matrix
+    score = matrix.T @ (precision * seen.residual)
+    gain = jnp.eye(len(score), dtype=score.dtype) + predicted.cov @ information  # its determinant is |S| / |R|
+    keep = jnp.linalg.inv(gain)
+    cov = keep @ predicted.cov
+    cov = 0.5 * (cov + cov.T)
+    curvature = information @ keep
+    distance = jnp.sum(precision * seen.residual**2) - score @ cov @ score
+    constants = jnp.sum(jnp.where(precision > 0, jnp.log(2 * jnp.pi * seen.variance), 0.0))
+    return Innovation(
+        keep,
+        cov,
+        keep.T @ score,
+        0.5 * (curvature + curvature.T),
+        precision * (seen.residual - matrix @ (cov @ score)),
+        distance,
+        -0.5 * (distance + jnp.linalg.slogdet(gain)[1] + constants),
+    )
+
+
+def update(joint: Joint, predicted: Predicted, innovation: Innovation) -> Joint:
+    """Condition x_t and W on y_t: a correction of rank dx. Cost O((dx M)^2 dx)."""
+    dx = len(predicted.mean)
+    rows = jnp.concatenate([predicted.cov, predicted.cross], axis=1)
+    mean = jnp.concatenate([predicted.mean, joint.mean[dx:]]) + innovation.pull @ rows
+    learned = predicted.cross.T @ innovation.curvature @ predicted.cross
+    cross = innovation.keep @ predicted.cross
+    above = jnp.concatenate([innovation.cov, cross], axis=1)
+    below = jnp.concatenate([cross.T, joint.cov[dx:, dx:] - 0.5 * (learned + learned.T)], axis=1)
+    return Joint(mean, jnp.concatenate([above, below]))
+
+
+def insert(
+    joint: Joint, basis: Basis, kernel: Kernel, amplitude: Float[Array, " dx"], slot: Array, s: Float[Array, " d"]
+) -> tuple[Joint, Basis]:
+    """Put the inducing input `s` into a slot. The slot's old u is marginalised, the new one joins with its
+    conditional prior given the others: q over everything else stays as it is. Cost O(M^3).
+    """
+    dx, num = len(amplitude), len(basis.used)
+    width = (len(joint.mean) - dx) // dx
+    others = basis._replace(used=basis.used.at[slot].set(0.0))
+    k = kernel(s[None], basis.inducing_inputs)[0] * others.used
+    phi = whiten(others, kernel).inverse @ k
+    jitter = jitter_for(phi.dtype)
+    open_share = jnp.maximum(1.0 + jitter - phi @ k, jitter)
+    at = dx + jnp.arange(dx) * width + slot
+    rows = jnp.tensordot(phi, joint.cov[dx:].reshape(dx, width, -1)[:, :num], (0, 1))
+    corner = jnp.tensordot(rows[:, dx:].reshape(dx, dx, width)[:, :, :num], phi, (2, 0))
+    corner = 0.5 * (corner + corner.T) + jnp.diag(amplitude * open_share)
+    cov = joint.cov.at[at, :].set(rows).at[:, at].set(rows.T).at[at[:, None], at[None, :]].set(corner)
+    mean = joint.mean.at[at].set(joint.mean[dx:].reshape(dx, width)[:, :num] @ phi)
+    inputs = basis.inducing_inputs.at[slot].set(s)
+    return Joint(mean, cov), basis._replace(inducing_inputs=inputs, used=basis.used.at[slot].set(1.0))

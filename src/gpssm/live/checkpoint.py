@@ -1,0 +1,60 @@
+"""The file from which a stream goes on after whatever happened to its process."""
+
+import glob
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from gpssm.stream import Stream
+
+
+class Checkpoint:
+    """Saves a stream every so many records; a disk that is full is said once, and tried again."""
+
+    def __init__(self, path: Path | None, every: int, say: Callable[[str], None]) -> None:
+        """Without a path nothing is ever saved."""
+        self.unsaved = 0
+        """Records that changed the stream since it was last saved."""
+        self._path = path
+        self._every = every
+        self._say = say
+        self._failing = False
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to save. After a failure it is time again as many records later."""
+        return self._path is not None and self.unsaved > 0 and self.unsaved % self._every == 0
+
+    def save(self, stream: Stream) -> bool:
+        """Whether everything is now on disk, if it is to be."""
+        if self._path is None or not self.unsaved:
+            return True
+        try:
+            stream.save(self._path)
+            _sync(self._path.parent)
+        except OSError as error:
+            if not self._failing:
+                reason = error.strerror or str(error)
+                self._say(f"checkpoint: cannot write {str(self._path)!r} ({reason}); going on, and trying again later.")
+            self._failing = True
+            return False
+        if self._failing:
+            self._say(f"checkpoint: {str(self._path)!r} could be written again.")
+        self._failing = False
+        self.unsaved = 0
+        return True
+
+
+def remove_leftovers(path: Path) -> None:
+    """Delete what a process that was killed while saving to `path` has left beside it."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        leftover.unlink(missing_ok=True)
+
+
+def _sync(directory: Path) -> None:
+    """Have the new name on disk, too: what a file holds survives a power cut before how it is called does."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

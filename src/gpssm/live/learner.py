@@ -1,0 +1,77 @@
+"""A stream that is given records, and says what it thinks after each in one line of JSON."""
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpssm.errors import InvalidInput
+from gpssm.live.records import BadRecord, Sample
+from gpssm.stream import Estimate, Stream
+
+NDArray = np.ndarray
+
+
+class Learner:
+    """Learns from good records, and reports bad ones."""
+
+    def __init__(self, stream: Stream, horizon: int | None, say: Callable[[str], None]) -> None:
+        self.stream = stream
+        self.learned = self.skipped = 0
+        self._horizon = horizon
+        self._say = say
+
+    def line(self, read: Callable[[], Sample | None], kind: str, place: int | str) -> str | None:
+        """What is known after the record that `read` reads, which is the line or message (`kind`) at `place`.
+
+        None if the record is bad, or holds no sample.
+        """
+        try:
+            sample = read()
+            if sample is None:
+                return None
+            estimate = self._learn(sample)
+        except BadRecord as error:
+            self.skipped += 1
+            self._say(f"{'message' if kind == 'id' else kind} {place} skipped: {error}")
+            return None
+        self.learned += 1
+        record = {
+            "sample": self.stream.count,
+            kind: place,
+            "state": _normal(estimate.state_mean, estimate.state_std),
+            "predicted": _normal(estimate.predicted_mean, estimate.predicted_std),
+            "log_score": _finite(estimate.log_score),
+        }
+        if self._horizon is not None:
+            record["forecast"] = self._forecast(self._horizon, sample.inputs)
+        return json.dumps(record, allow_nan=False)
+
+    def _learn(self, sample: Sample) -> Estimate:
+        outputs: list[float] | None = sample.outputs
+        if self.stream.output_dim is not None and all(map(math.isnan, sample.outputs)):
+            outputs = None  # a single null stands for all channels of a list
+        try:
+            return self.stream.learn_one(outputs, sample.inputs or None)
+        except InvalidInput as error:  # of another width than those before, or an input that is missing
+            raise BadRecord(str(error)) from error
+
+    def _forecast(self, horizon: int, inputs: list[float]) -> dict[str, Any] | None:
+        if self.stream.waiting:
+            return None  # for more samples, before it knows enough to forecast
+        held = np.tile(inputs, (horizon, 1)) if inputs else None
+        paths = self.stream.forecast(horizon, held)
+        return _normal(paths.mean, paths.std)
+
+
+def _normal(mean: NDArray, sd: NDArray) -> dict[str, Any]:
+    return {"mean": _finite(np.asarray(mean).tolist()), "sd": _finite(np.asarray(sd).tolist())}
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN."""
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value if math.isfinite(value) else None

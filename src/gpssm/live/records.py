@@ -1,0 +1,173 @@
+"""One line of CSV or JSON, or one message of Redis, as one sample.
+
+    t,u,y                      a table; its first row may hold names
+    {"u": 0.3, "y": 1.2}       JSON; a list spreads over several channels: {"y": [1.2, null]}
+    [1.2, 0.7]                 JSON, where there are no inputs: the outputs
+    XADD sensors * u 0.3 y 1.2 Redis; a field may hold a JSON list, too
+
+NaN, null and an empty cell are missing. A record that cannot be used is a `BadRecord`, and the next may be good.
+"""
+
+import csv
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from gpssm.datasets.csv_files import _check_used_once, _find_all, _number, _separator, _Table
+from gpssm.errors import InvalidInput
+
+_INPUT = "standard input"
+_SAMPLED = 10_000  # characters of the first line that tell the separator
+_SHOWN = 60  # characters of a bad value that are repeated in its error
+
+
+class BadRecord(InvalidInput):
+    """A record to be skipped, and why."""
+
+
+class Names(NamedTuple):
+    """Columns, keys or fields that are looked at; in a table also by number, from 0."""
+
+    outputs: Sequence[str]
+    inputs: Sequence[str] = ()
+
+
+class Sample(NamedTuple):
+    """Numbers as they were sent, NaN where one is missing."""
+
+    outputs: list[float]
+    inputs: list[float]
+
+
+class Lines:
+    """CSV or JSON, told apart by the first line that is not empty."""
+
+    def __init__(self, names: Names, check_width: Callable[[int, int], None] = lambda outputs, inputs: None) -> None:
+        """`check_width` is asked about the numbers of outputs and inputs of a table before its first row."""
+        self._names = names
+        self._check_width = check_width
+        self._parse: Callable[[str], Sample] | None = None
+
+    def read(self, line: bytes) -> Sample | None:
+        """The sample in a line; None in one that is blank, a comment before a table, or its row of names."""
+        text = _decode(line)
+        if self._parse is None:
+            text = text.removeprefix("\ufeff")
+        if not text.strip(" \r"):
+            return None
+        if self._parse is not None:
+            return self._parse(text)
+        if text.lstrip().startswith(("{", "[")):
+            self._parse = lambda text: from_json(text, self._names)
+            return self._parse(text)
+        return None if text.startswith("#") else self._begin_table(text)
+
+    def _begin_table(self, first: str) -> Sample | None:
+        separator = _separator([first[:_SAMPLED]])
+        cells = _cells(first, separator)
+        decimal_comma = separator != ","
+        unnamed = all(_number(cell, decimal_comma) is not None for cell in cells)
+        names = [str(j) if unnamed else cell or str(j) for j, cell in enumerate(cells)]
+        table = _Table(_INPUT, names, [] if unnamed else cells, [], [], decimal_comma)
+        outputs = _find_all("outputs", self._names.outputs, table)
+        inputs = _find_all("inputs", self._names.inputs, table)
+        _check_used_once(table, outputs, inputs, [])
+        self._check_width(len(outputs), len(inputs))
+
+        def parse(text: str) -> Sample:
+            row = _cells(text, separator)
+            if len(row) != len(names):
+                raise BadRecord(f"{len(row)} cell(s), the first row has {len(names)}.")
+            return Sample(*([_cell(names[j], row[j], decimal_comma) for j in used] for used in (outputs, inputs)))
+
+        self._parse = parse
+        return parse(first) if unnamed else None
+
+
+def from_json(text: str, names: Names) -> Sample:
+    """A sample from an object, or from the bare list of its outputs."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadRecord(f"not JSON: {_shown(text)}.") from error
+    if isinstance(record, list) and not names.inputs:
+        return Sample(_channels({"outputs": record}, ["outputs"]), [])
+    if not isinstance(record, dict):
+        raise BadRecord(f"expected an object with the key(s) {', '.join(map(repr, (*names.outputs, *names.inputs)))}.")
+    return Sample(_channels(record, names.outputs), _channels(record, names.inputs))
+
+
+def from_fields(fields: Mapping[bytes, bytes], names: Names) -> Sample:
+    """A sample from the fields of a Redis message."""
+    texts = {_decode(name): _decode(value).strip() for name, value in fields.items()}
+    record = {name: _field(name, texts[name]) for name in (*names.outputs, *names.inputs) if name in texts}
+    return Sample(_channels(record, names.outputs), _channels(record, names.inputs))
+
+
+def _decode(data: bytes) -> str:
+    """As text, whatever it is: where it is not UTF-8, numbers can still be read."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    try:
+        # Strict, or a quotation mark that is never closed would pass.
+        (row,) = csv.reader([line.rstrip("\r")], delimiter=separator, skipinitialspace=True, strict=True)
+    except (csv.Error, ValueError) as error:
+        raise BadRecord(f"not a row of a table: {_shown(line)}.") from error
+    return [cell.strip() for cell in row]
+
+
+def _cell(name: str, cell: str, decimal_comma: bool) -> float:
+    # Beside a decimal point a comma would separate thousands, or be a mistake: it is not guessed.
+    value = _number(cell, decimal_comma and "." not in cell)
+    if value is None:
+        raise BadRecord(f"{name!r} is {_shown(cell)}; expected a number.")
+    return _finite(name, value)
+
+
+def _field(name: str, text: str) -> object:
+    if not text.startswith("["):
+        return _cell(name, text, decimal_comma=False)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadRecord(f"{name!r} is not a JSON list: {_shown(text)}.") from error
+
+
+def _channels(record: Mapping[str, object], names: Sequence[str]) -> list[float]:
+    values: list[float] = []
+    for name in names:
+        if name not in record:
+            raise BadRecord(f"no {name!r} in it.")
+        value = record[name]
+        if value == []:
+            raise BadRecord(f"{name!r} is an empty list; expected at least one number.")
+        values.extend(_value(name, item) for item in (value if isinstance(value, list) else [value]))
+    return values
+
+
+def _value(name: str, value: object) -> float:
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise BadRecord(f"{name!r} is {_shown(value)}; expected a number, or null if it is missing.")
+    try:
+        return _finite(name, float(value))
+    except OverflowError as error:
+        raise BadRecord(f"{name!r} is too large a number.") from error
+
+
+def _finite(name: str, value: float) -> float:
+    if math.isinf(value):
+        raise BadRecord(f"{name!r} is infinite; expected a finite number, or none if it is missing.")
+    return value
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,0 +1,331 @@
+"""The pure core of OEnVI: `step(key, state, y, u) -> (state, info)`.
+
+Place an inducing input, predict, condition the state and q(u) on the sample in closed form
+(`filters.joint`), then one step of Adam for what has no closed form:
+
+    maximise  log N(y_t | C m_t, C P_t C^T + R)  +  E_q[log p(u)] / t.
+
+The gradient of the noise variances goes through time: d(m_t, P_t) / d(log Q, log amplitude, log R) is
+carried along, a few numbers. Without it only the size of the innovations is seen, which cannot
+tell Q from R; their correlation can.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from gpssm.filters import joint
+from gpssm.filters.joint import Basis, Innovation, Joint, Predicted, Seen, Whitening
+from gpssm.gp.kernels import RBF, Kernel, Matern32, Matern52, Stationary
+from gpssm.models.emission import FunctionEmission, LinearEmission
+from gpssm.stream import Info
+
+KERNELS: dict[str, type[Stationary]] = {"RBF": RBF, "Matern32": Matern32, "Matern52": Matern52}
+
+# Adam. Noise variances must travel far; length scales change f everywhere.
+_RATE = {"lengthscale": 0.01, "amplitude": 0.06, "process_noise": 0.03, "obs_level": 0.03, "obs_shape": 0.01}
+_BETA1, _BETA2 = 0.9, 0.99
+_CLIP = 5.0
+_HALF = 1000.0  # samples after which the rates fall like one over the root of their number
+_LENGTHSCALE_EVERY = 2  # samples between two gradients of the length scales, the one costly part
+# An inducing input is worth its place if the error it removes is not lost in the process noise.
+_WORTH, _NOVEL = 0.3, (1e-3, 0.3)
+_OUTLIER = 16.0  # squared innovation per channel; beyond it a sample is trusted less
+_BELIEVED = 3  # outliers in a row: then it is the system that has changed
+
+
+class Hyper(NamedTuple):
+    """Logarithms of what is learned by gradient, or one such number for each of them."""
+
+    lengthscale: Float[Array, " d"]
+    amplitude: Float[Array, " dx"]  # variance of f_d
+    process_noise: Float[Array, " dx"]
+    obs_level: Float[Array, ""]  # common to all channels
+    obs_shape: Float[Array, " dy"]  # of each, relative to it
+
+
+class Settings(NamedTuple):
+    """What the compiled step is built for."""
+
+    kernel: str
+    learn_obs_noise: bool
+
+
+class State(eqx.Module):
+    """All that is carried from one sample to the next."""
+
+    joint: Joint
+    basis: Basis
+    hyper: Hyper
+    adam: tuple[Hyper, Hyper]
+    sensitivity: tuple[Float[Array, "p dx"], Float[Array, "p dx dx"]]
+    """d(mean, cov) of x in d(log Q, log amplitude, log R)."""
+    count: Float[Array, ""]
+    rejected: Float[Array, ""]
+    spread: tuple[Float[Array, " dx"], Float[Array, " dx"]]
+    """Running mean and variance of the states: where length scales make sense."""
+    unit: Float[Array, " dx"]
+    """Size of one step of the state as first seen."""
+    obs_unit: Float[Array, ""]
+    emission: LinearEmission | FunctionEmission
+    points: Float[Array, "n dx"]
+    settings: Settings = eqx.field(static=True)
+
+
+class Trial(eqx.Module):
+    """Beginnings that run side by side, and the log-likelihood of what each has predicted."""
+
+    states: State
+    evidence: Float[Array, " k"]
+
+    def best(self) -> State:
+        leader = jnp.argmax(self.evidence)
+        return jax.tree.map(lambda leaf: leaf[leader], self.states)
+
+
+def step(key: Array, state: State, y: Float[Array, " dy"], u: Float[Array, " dc"]) -> tuple[State, Info]:
+    """One sample: place an inducing input, predict, condition, learn. Deterministic: `key` is not used."""
+    dx, hyper = len(state.unit), state.hyper
+    kernel = correlations(state.settings, hyper.lengthscale)
+    amplitude, process_noise = jnp.exp(hyper.amplitude), jnp.exp(hyper.process_noise)
+    current, basis, whitening = _place(state, kernel, amplitude, u)
+    factor = joint.state_factor(current, dx)
+
+    def predict(kernel: Kernel, whitening: Whitening) -> Predicted:
+        return joint.predict(
+            current, factor, basis, kernel, whitening, amplitude, process_noise, u, state.points
+        )  # fmt: skip
+
+    predicted = predict(kernel, whitening)
+    obs_noise = jnp.exp(hyper.obs_level + hyper.obs_shape)
+    seen = joint.observe(state.emission, predicted, y, obs_noise, state.points)
+    innovation = joint.innovate(predicted, seen)
+    log_score = innovation.log_density
+
+    # An outlier is trusted less, the more so the farther out it is. After some in a row it is the state that
+    # has jumped: it may go where it likes, and f is not blamed.
+    channels = jnp.sum(seen.precision > 0)
+    excess = jnp.maximum(innovation.distance / jnp.maximum(channels, 1) / _OUTLIER, 1.0)
+    outlier = (excess > 1.0) & (state.rejected < _BELIEVED)
+    jump = (excess > 1.0) & ~outlier
+    trusted = seen._replace(precision=seen.precision / jnp.where(outlier, excess**2, 1.0))
+    free = predicted._replace(cov=predicted.cov * jnp.where(jump, excess**2, 1.0))
+    update = joint.innovate(free, trusted)
+    updated = joint.update(current, free, update)
+
+    gradient, carried = _noise_gradient(state, predicted, seen, innovation, amplitude, process_noise)
+    sensitivity = _after_update(carried, trusted, update)
+    prior_share = 1.0 / (state.count + 10.0)
+    moment = _second_moment(current, dx, len(basis.used))  # E[u u^T]
+    surprise = jnp.sum(moment * whitening.inverse, axis=(1, 2)) / amplitude
+    at_lengthscale = state.count % _LENGTHSCALE_EVERY == 0
+
+    def bound(log_lengthscale: Array) -> Array:
+        """What a change of the length scales does to the log-density of y_t and to E[log p(u)]."""
+        kernel = correlations(state.settings, log_lengthscale)
+        whitening = joint.whiten(basis, kernel)
+        moved = predict(kernel, whitening)
+        log_det = dx * jnp.sum(basis.used * jnp.log(jnp.diagonal(whitening.chol)))
+        prior = -0.5 * jnp.sum(jnp.sum(moment * whitening.inverse, axis=(1, 2)) / amplitude) - log_det
+        pull, curvature = update.pull, update.curvature
+        return pull @ moved.mean + 0.5 * jnp.sum((jnp.outer(pull, pull) - curvature) * moved.cov) + prior_share * prior
+
+    gradient = gradient._replace(
+        amplitude=gradient.amplitude + prior_share * 0.5 * (surprise - jnp.sum(basis.used)),
+        lengthscale=jax.lax.cond(at_lengthscale, jax.grad(bound), jnp.zeros_like, hyper.lengthscale),
+    )
+    hyper, adam = _climb(state, gradient, channels > 0, at_lengthscale & (excess == 1.0))
+    spread = _running_spread(state, updated.mean[:dx], channels > 0)
+    new = eqx.tree_at(
+        lambda s: (s.joint, s.basis, s.hyper, s.adam, s.sensitivity, s.count, s.rejected, s.spread),
+        state,
+        (
+            updated,
+            basis,
+            _bounded(state, hyper, spread[1]),
+            adam,
+            sensitivity,
+            state.count + jnp.where(channels > 0, 1.0, 0.0),
+            jnp.where(outlier, state.rejected + 1.0, 0.0),
+            spread,
+        ),
+    )
+    predicted_variance = jnp.sum((seen.matrix @ predicted.cov) * seen.matrix, axis=1) + seen.variance
+    info = Info(updated.mean[:dx], updated.cov[:dx, :dx], seen.expected, jnp.sqrt(predicted_variance), log_score)
+    return new, info
+
+
+def trial_step(key: Array, trial: Trial, y: Float[Array, " dy"], u: Float[Array, " dc"]) -> tuple[Trial, Info]:
+    """One sample for every beginning; their estimates are averaged by the likelihood of what they predicted."""
+    states, infos = jax.vmap(step, in_axes=(None, 0, None, None))(key, trial.states, y, u)
+    before = jax.nn.softmax(trial.evidence)
+    scores = jnp.where(jnp.isfinite(infos.log_score), infos.log_score, -1e30)
+    evidence = trial.evidence + scores
+    evidence = evidence - jnp.max(evidence)
+    mean, cov = _mixture(jax.nn.softmax(evidence), infos.state_mean, infos.state_cov)
+    predicted, variance = _mixture(before, infos.predicted_mean, jax.vmap(jnp.diag)(infos.predicted_std**2))
+    score = jax.scipy.special.logsumexp(scores, b=before)
+    return Trial(states, evidence), Info(mean, cov, predicted, jnp.sqrt(jnp.diagonal(variance)), score)
+
+
+def _mixture(weights: Array, means: Array, covs: Array) -> tuple[Array, Array]:
+    """Mean and covariance of a mixture of Gaussians."""
+    mean = weights @ means
+    deviations = means - mean
+    return mean, jnp.einsum("k,kij->ij", weights, covs + deviations[:, :, None] * deviations[:, None, :])
+
+
+def correlations(settings: Settings, log_lengthscale: Array) -> Kernel:
+    """Correlations; the variances are the amplitudes."""
+    return KERNELS[settings.kernel](jnp.exp(log_lengthscale), jnp.ones((), log_lengthscale.dtype))
+
+
+def _place(state: State, kernel: Kernel, amplitude: Array, u: Array) -> tuple[Joint, Basis, Whitening]:
+    """A new inducing input where the stream is now, if the others do not explain f there."""
+    dx, basis = len(state.unit), state.basis
+    here = jnp.concatenate([state.joint.mean[:dx], u])
+    whitening = joint.whiten(basis, kernel)
+    k = kernel(here[None], basis.inducing_inputs)[0] * basis.used
+    novelty = 1.0 - k @ whitening.inverse @ k
+    # Conditional variance of each given the others; a free slot goes first.
+    worth = jnp.where(basis.used > 0, 1.0 / jnp.diagonal(whitening.inverse), 0.0)
+    slot = jnp.argmin(worth)
+    enough = jnp.clip(_WORTH * jnp.min(jnp.exp(state.hyper.process_noise) / amplitude), *_NOVEL)
+    # Not where the state is only guessed, as in the middle of a long gap.
+    sure = jnp.all(jnp.diagonal(state.joint.cov)[:dx] < jnp.exp(2 * state.hyper.lengthscale[:dx]))
+
+    def insert(_: None) -> tuple[Joint, Basis, Whitening]:
+        moved, wider = joint.insert(state.joint, basis, kernel, amplitude, slot, here)
+        return moved, wider, joint.whiten(wider, kernel)
+
+    wanted = (novelty > enough) & (novelty > 2.0 * worth[slot]) & sure
+    return jax.lax.cond(wanted, insert, lambda _: (state.joint, basis, whitening), None)
+
+
+def _second_moment(current: Joint, dx: int, num: int) -> Float[Array, "dx m m"]:
+    """E[u_d u_d^T] for every d."""
+    width = (len(current.mean) - dx) // dx
+    mean = current.mean[dx:].reshape(dx, width)[:, :num]
+    cov = jnp.einsum("dfdg->dfg", current.cov[dx:, dx:].reshape(dx, width, dx, width))[:, :num, :num]
+    return mean[:, :, None] * mean[:, None, :] + cov
+
+
+def _noise_gradient(
+    state: State, predicted: Predicted, seen: Seen, innovation: Innovation, amplitude: Array, process_noise: Array
+) -> tuple[Hyper, tuple[Array, Array]]:
+    """Gradient of log p(y_t | y_{1:t-1}) in log Q, log amplitude and log R, through the state's past.
+
+    The sensitivity of (m_{t-1}, P_{t-1}) is carried through the prediction, and comes back for the
+    update. What W has learned is taken as given.
+    """
+    dx, dy = len(amplitude), len(seen.residual)
+    eye = jnp.eye(dx, dtype=amplitude.dtype)
+    unit = eye[:, :, None] * eye[:, None, :]
+    direct = jnp.concatenate(
+        [
+            process_noise[:, None, None] * unit,
+            (amplitude * predicted.open_share)[:, None, None] * unit,
+            jnp.zeros((dy, dx, dx), amplitude.dtype),
+        ]
+    )
+    mean, cov = state.sensitivity
+    mean, cov = mean @ predicted.slope.T, predicted.slope @ cov @ predicted.slope.T + direct
+    pull, curvature = innovation.pull, innovation.curvature
+    found = mean @ pull + 0.5 * jnp.sum(cov * (jnp.outer(pull, pull) - curvature), axis=(1, 2))
+    precision = seen.precision - seen.precision**2 * jnp.sum((seen.matrix @ innovation.cov) * seen.matrix, axis=1)
+    obs = found[2 * dx :] + 0.5 * (innovation.weighted**2 - precision) * _noise(seen)
+    if not state.settings.learn_obs_noise:
+        obs = jnp.zeros_like(obs)
+    gradient = Hyper(jnp.zeros_like(state.hyper.lengthscale), found[dx : 2 * dx], found[:dx], jnp.sum(obs), obs)
+    return gradient, (mean, cov)
+
+
+def _after_update(sensitivity: tuple[Array, Array], seen: Seen, innovation: Innovation) -> tuple[Array, Array]:
+    """The sensitivity of the state after it was conditioned on a sample."""
+    mean, cov = sensitivity
+    before = len(mean) - len(seen.residual)
+    gain = innovation.cov @ seen.matrix.T * seen.precision
+    own = jnp.concatenate([jnp.zeros((before, gain.shape[1]), gain.dtype), jnp.diag(_noise(seen))])
+    mean = (mean + jnp.sum(cov * innovation.pull, axis=2)) @ innovation.keep.T - (own * innovation.weighted) @ gain.T
+    cov = innovation.keep @ cov @ innovation.keep.T + jnp.einsum("ic,pc,jc->pij", gain, own, gain)
+    return mean, cov
+
+
+def _noise(seen: Seen) -> Array:
+    """Variance of every channel that was seen, zero for the others."""
+    return jnp.where(seen.precision > 0, 1.0 / jnp.where(seen.precision > 0, seen.precision, 1.0), 0.0)
+
+
+def _climb(state: State, gradient: Hyper, learns: Array, at_lengthscale: Array) -> tuple[Hyper, tuple[Hyper, Hyper]]:
+    """One step of Adam, where a sample has something to say; the length scales have a clock of their own."""
+    # Clipped: one outlier must not count for hundreds of samples, but many must be able to raise the noise.
+    gradient = jax.tree.map(lambda g: jnp.clip(jnp.where(jnp.isfinite(g), g, 0.0), -_CLIP, _CLIP), gradient)
+    decay = (1.0 + state.count / _HALF) ** -0.5
+    moved, first, second = {}, {}, {}
+    for name, rate in _RATE.items():
+        own = name == "lengthscale"
+        active = jnp.where(learns & at_lengthscale if own else learns, 1.0, 0.0)
+        clock = jnp.floor(state.count / _LENGTHSCALE_EVERY) + 1.0 if own else state.count + 1.0
+        g = getattr(gradient, name)
+        m, v = (getattr(moments, name) for moments in state.adam)
+        first[name] = m = m + active * (1 - _BETA1) * (g - m)
+        second[name] = v = v + active * (1 - _BETA2) * (g * g - v)
+        direction = m / (1 - _BETA1**clock) / (jnp.sqrt(v / (1 - _BETA2**clock)) + 1e-4)
+        moved[name] = getattr(state.hyper, name) + active * decay * rate * direction
+    return Hyper(**moved), (Hyper(**first), Hyper(**second))
+
+
+def _running_spread(state: State, x: Array, counts: Array) -> tuple[Array, Array]:
+    """Mean and variance of the states so far; an outlier moves them by ten standard deviations at most."""
+    mean, variance = state.spread
+    share = jnp.where(counts, 1.0 / (state.count + 10.0), 0.0)
+    deviation = jnp.clip(x - mean, -10 * jnp.sqrt(variance), 10 * jnp.sqrt(variance))
+    return mean + share * deviation, (1 - share) * (variance + share * deviation**2)
+
+
+def _bounded(state: State, hyper: Hyper, variance: Array) -> Hyper:
+    """Limits far from any sensible value, so that a constant stretch drives nothing to zero or infinity."""
+    dx = len(state.unit)
+    step_size, scale = 2 * jnp.log(state.unit), jnp.log(state.basis.scale)
+    span = jnp.concatenate([jnp.maximum(0.5 * jnp.log(variance), scale[:dx]), scale[dx:]])
+    return Hyper(
+        jnp.clip(hyper.lengthscale, span - 1.5, span + 3.0),
+        jnp.clip(hyper.amplitude, step_size - 10.0, step_size + 8.0),
+        jnp.clip(hyper.process_noise, step_size - 12.0, step_size + 4.0),
+        jnp.clip(hyper.obs_level, state.obs_unit - 12.0, state.obs_unit + 10.0),
+        jnp.clip(hyper.obs_shape, -8.0, 8.0),
+    )
+
+
+def new_state(
+    of: Joint,
+    basis: Basis,
+    hyper: Hyper,
+    unit: Any,
+    emission: LinearEmission | FunctionEmission,
+    settings: Settings,
+    num_members: int,
+    count: float = 0.0,
+) -> State:
+    """A state whose gradients have no past yet."""
+    of, basis, hyper, unit, emission = jax.tree.map(jnp.asarray, (of, basis, hyper, unit, emission))
+    dx, dy = len(unit), len(hyper.obs_shape)
+    zero = jax.tree.map(jnp.zeros_like, hyper)
+    return State(
+        joint=of,
+        basis=basis,
+        hyper=hyper,
+        adam=(zero, zero),
+        sensitivity=(jnp.zeros((2 * dx + dy, dx)), jnp.zeros((2 * dx + dy, dx, dx))),
+        count=jnp.asarray(count),
+        rejected=jnp.zeros(()),
+        spread=(basis.shift[:dx], basis.scale[:dx] ** 2),
+        unit=unit,
+        obs_unit=hyper.obs_level,
+        emission=emission,
+        points=jnp.asarray(joint.members(num_members, dx)),
+        settings=settings,
+    )

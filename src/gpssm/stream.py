@@ -1,0 +1,329 @@
+"""Learning live: one sample at a time, in constant memory.
+
+A `Stream` is what the user holds. Below it is the pure core of an online method,
+
+    step(key, state, y, u) -> (state, info)
+
+compiled once. The first few samples only tell where the data live and on what scale; then they go
+through the core like all others. Everything here is in the user's units.
+"""
+
+import functools
+import os
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from gpssm import serialization
+from gpssm.errors import InvalidInput
+from gpssm.posterior import Forecast, Posterior
+from gpssm.precision import double_precision
+from gpssm.validation import matrix, model_inputs, positive_int
+
+NDArray = np.ndarray
+
+
+class Info(NamedTuple):
+    """What a step tells: the filtered state, and the prediction that was made before the sample was seen."""
+
+    state_mean: Float[Array, " dx"]
+    state_cov: Float[Array, "dx dx"]
+    predicted_mean: Float[Array, " dy"]
+    predicted_std: Float[Array, " dy"]
+    log_score: Float[Array, ""]
+    """Log-density of what was seen of the sample under that prediction."""
+
+
+class Estimate(NamedTuple):
+    """What `learn_one` returns: `Info` in NumPy. NaN where there was nothing to predict from yet."""
+
+    state_mean: Float[NDArray, " dx"]
+    state_cov: Float[NDArray, "dx dx"]
+    predicted_mean: Float[NDArray, " dy"]
+    predicted_std: Float[NDArray, " dy"]
+    log_score: float
+
+    @property
+    def state_std(self) -> Float[NDArray, " dx"]:
+        return np.sqrt(np.diagonal(self.state_cov))
+
+
+class OnlineMethod(Protocol):
+    """What a method must offer to be streamed. What is static is pure: all that it needs is in `state`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def state_dim(self) -> int: ...
+
+    @property
+    def warm_up(self) -> int:
+        """Samples that are looked at before the first one is learned from."""
+
+    def check(self, output_dim: int, input_dim: int) -> None:
+        """Refuse data that the method cannot be used for."""
+
+    def guess(self, output: NDArray) -> NDArray:
+        """A rough state (dx,) from one sample, for the warm-up; NaN where a value is missing."""
+
+    @property
+    def trial(self) -> int:
+        """Samples after which `settled` is called, or 0."""
+
+    def begin(self, outputs: NDArray, inputs: NDArray) -> Any:
+        """The state to start from, given the first samples; they will be learned from afterwards."""
+
+    def settled(self, state: Any) -> Any:
+        """The state to go on with after the trial."""
+
+    @staticmethod
+    def step(key: Array, state: Any, y: Array, u: Array) -> tuple[Any, Info]: ...
+
+    @staticmethod
+    def paths(key: Array, state: Any, inputs: Array, num_paths: int) -> tuple[Array, Array]:
+        """States (paths, horizon, dx) and outputs (paths, horizon, dy)."""
+
+    @staticmethod
+    def transition(state: Any, x: Array) -> tuple[Array, Array]:
+        """Mean and variance of f at the rows of `x`."""
+
+    @staticmethod
+    def posterior(state: Any) -> Posterior:
+        """The state read back as an ordinary fitted model."""
+
+
+@dataclass(eq=False)
+class Stream:
+    """A model that learns while it is used. Made by `OEnVI(...).start()` or `posterior.stream()`."""
+
+    method: OnlineMethod
+    seed: int = 0
+    count: int = 0
+    """Samples seen, missing ones included."""
+    stored: Any = None
+    """The core's state when the stream was started or saved; `state` is the present one."""
+    waiting: list[tuple[NDArray, NDArray]] = field(default_factory=list)
+    """The samples of the warm-up."""
+    position: str = ""
+    """A reader's bookmark: where the last sample came from. Saved with the rest."""
+    input_dim: int | None = None
+    output_dim: int | None = None
+
+    @double_precision
+    def __post_init__(self) -> None:
+        self._packed: Array | None = None
+        self._layout: _Layout | None = None
+        self.state = self.stored
+
+    @property
+    @double_precision
+    def state(self) -> Any:
+        """Of the core; None during the warm-up."""
+        return None if self._layout is None else self._layout.unpack(self._packed)
+
+    @state.setter
+    @double_precision
+    def state(self, value: Any) -> None:
+        # As one vector: to hand thirty arrays to a compiled function takes longer than to compute with them.
+        self._layout = None if value is None else _Layout.of(value)
+        self._packed = None if self._layout is None else self._layout.pack(value)
+
+    def __repr__(self) -> str:
+        size = "" if self.output_dim is None else f", {self.output_dim} output(s), {self.input_dim} input(s)"
+        return f"<{self.method.name} stream: {self.count} sample(s), {self.method.state_dim} state(s){size}>"
+
+    @double_precision
+    def learn_one(self, y: Any, u: Any = None) -> Estimate:
+        """Predict the next sample, look at it, learn from it.
+
+        Args:
+            y: (dy,) outputs; NaN (or None) where a value is missing.
+            u: (dc,) the control input that acted on the way to this sample, if there are any.
+        """
+        outputs, inputs = self._sample(y, u)
+        if self._layout is None:
+            return self._warm_up(outputs, inputs)
+        estimate = self._learn(self.count, outputs, inputs)
+        self.count += 1
+        return estimate
+
+    @double_precision
+    def forecast(self, horizon: int, inputs: Any = None, *, num_paths: int = 500, seed: int = 0) -> Forecast:
+        """Sample paths of the next `horizon` outputs. The stream itself is not disturbed."""
+        self._require_state("forecast")
+        positive_int("horizon", horizon)
+        positive_int("num_paths", num_paths, 2)
+        assert self.input_dim is not None
+        c = model_inputs(inputs, horizon, self.input_dim)
+        states, samples = _paths(type(self.method), jax.random.key(seed), self.state, jnp.asarray(c), num_paths)
+        return Forecast(np.asarray(samples), np.asarray(states))
+
+    @double_precision
+    def transition(self, x: Any) -> tuple[Float[NDArray, "n dx"], Float[NDArray, "n dx"]]:
+        """Mean and variance of the f learned so far at `x` (n, state_dim + input_dim)."""
+        self._require_state("transition")
+        assert self.input_dim is not None
+        x = matrix("x", x, self.method.state_dim + self.input_dim)
+        if np.isnan(x).any():
+            raise InvalidInput("x: contains NaN; expected states and inputs at which to evaluate f.")
+        mean, var = _transition(type(self.method), self.state, jnp.asarray(x))
+        return np.asarray(mean), np.asarray(var)
+
+    @double_precision
+    def posterior(self) -> Posterior:
+        """What has been learned so far as an ordinary fitted model: filter, smooth, forecast, summary."""
+        self._require_state("posterior")
+        return self.method.posterior(self.state)
+
+    @double_precision
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to one file, from which `gpssm.load` resumes bit for bit."""
+        self.stored = jax.tree.map(np.asarray, self.state)
+        serialization.write(path, self)
+
+    def _learn(self, index: int, outputs: NDArray, inputs: NDArray) -> Estimate:
+        """Put the sample with number `index` through the core."""
+        kind = type(self.method)
+        self._packed, told = _step(kind, self._layout, self.seed, index, self._packed, outputs, inputs)
+        if index + 1 == self.method.trial:
+            self.state = self.method.settled(self.state)
+        return _estimate(np.asarray(told), self.method.state_dim, len(outputs))
+
+    def _warm_up(self, outputs: NDArray, inputs: NDArray) -> Estimate:
+        """Before the core can start, the prediction is the mean of what was seen."""
+        past = np.array([row for row, _ in self.waiting]).reshape(-1, len(outputs))
+        predicted_mean, predicted_std = _spread(past)
+        score = _log_density(outputs, predicted_mean, predicted_std)
+        self.waiting.append((outputs, inputs))
+        rows, controls = (np.array(part) for part in zip(*self.waiting, strict=True))
+        self.count += 1
+        if _tells_scale(rows, self.method.warm_up):
+            self.state, self.waiting = self.method.begin(rows, controls), []
+            first = self.count - len(rows)
+            estimates = [self._learn(first + i, y, u) for i, (y, u) in enumerate(zip(rows, controls, strict=True))]
+            mean, cov = estimates[-1][:2]
+        else:
+            mean = self.method.guess(outputs)
+            cov = np.full((len(mean), len(mean)), np.nan)
+        return Estimate(mean, cov, predicted_mean, predicted_std, score)
+
+    def _sample(self, y: Any, u: Any) -> tuple[NDArray, NDArray]:
+        """One checked sample; the first one decides how wide all others must be."""
+        outputs = _row("y", y, self.output_dim)
+        inputs = np.zeros(0) if u is None and not self.input_dim else _row("u", u, self.input_dim)
+        if np.isnan(inputs).any():
+            raise InvalidInput("u: contains NaN; control inputs must be known. Repeat the last one, or fill the gap.")
+        if self.output_dim is None:
+            self.method.check(len(outputs), len(inputs))
+            self.output_dim, self.input_dim = len(outputs), len(inputs)
+        return outputs, inputs
+
+    def _require_state(self, what: str) -> None:
+        if self._layout is None:
+            raise InvalidInput(
+                f"{what}: the stream has seen {self.count} sample(s); expected at least {self.method.warm_up}, "
+                "from which it learns where the data live."
+            )
+
+
+# More samples than this multiple of the warm-up are not waited for, whatever they look like.
+_LONGEST_WARM_UP = 10
+
+
+def _tells_scale(rows: NDArray, needed: int) -> bool:
+    """Whether every channel was seen often enough, and moved."""
+    if len(rows) >= _LONGEST_WARM_UP * needed:
+        return True
+    enough = np.sum(~np.isnan(rows), axis=0).min() >= needed
+    return bool(enough and (np.nanmax(rows, axis=0) > np.nanmin(rows, axis=0)).all())
+
+
+def _spread(rows: NDArray) -> tuple[NDArray, NDArray]:
+    """Mean and standard deviation of every channel, NaN where there are too few values."""
+    mean, std = np.full(rows.shape[1], np.nan), np.full(rows.shape[1], np.nan)
+    for channel, column in enumerate(rows.T):
+        seen = column[~np.isnan(column)]
+        if len(seen) > 1:
+            mean[channel], std[channel] = seen.mean(), seen.std(ddof=1)
+    return mean, std
+
+
+def _log_density(y: NDArray, mean: NDArray, std: NDArray) -> float:
+    """Of what was seen of `y`, NaN if nothing was or could be predicted."""
+    seen = ~np.isnan(y)
+    if not seen.any() or not (std[seen] > 0).all():
+        return float("nan")
+    z = (y - mean)[seen] / std[seen]
+    return float(np.sum(-0.5 * (z**2 + np.log(2 * np.pi)) - np.log(std[seen])))
+
+
+def _row(name: str, value: Any, width: int | None) -> NDArray:
+    """A sample as finite numbers or NaN (width,)."""
+    if value is None and width is not None and name == "y":
+        return np.full(width, np.nan)
+    try:
+        row = np.atleast_1d(np.asarray(value, dtype=float))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{name}: expected numbers, got {value!r}.") from error
+    if row.ndim != 1 or (width is not None and len(row) != width) or (name == "y" and len(row) == 0):
+        expected = "a vector" if width is None else f"{width} number(s)"
+        raise InvalidInput(f"{name}: expected {expected}, got shape {row.shape}.")
+    if np.isinf(row).any():
+        raise InvalidInput(f"{name}: infinite value; use NaN for a missing one.")
+    return row
+
+
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """How a tree of arrays lies in one vector. There is one for every kind of tree: compared by identity, at once."""
+
+    structure: Any
+    leaves: tuple[tuple[tuple[int, ...], Any], ...]  # shape and type of each
+
+    @staticmethod
+    def of(tree: Any) -> "_Layout":
+        leaves, structure = jax.tree.flatten(tree)
+        return _layout(structure, tuple((np.shape(leaf), np.asarray(leaf).dtype) for leaf in leaves))
+
+    def pack(self, tree: Any) -> Array:
+        return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in jax.tree.leaves(tree)])
+
+    def unpack(self, vector: Any) -> Any:
+        ends = np.cumsum([int(np.prod(shape)) for shape, _ in self.leaves])
+        parts = jnp.split(vector, ends[:-1])
+        leaves = [part.reshape(shape).astype(kind) for part, (shape, kind) in zip(parts, self.leaves, strict=True)]
+        return jax.tree.unflatten(self.structure, leaves)
+
+
+_layout = functools.cache(_Layout)
+
+
+@partial(jax.jit, static_argnames=("kind", "layout"))
+def _step(
+    kind: type[OnlineMethod], layout: _Layout, seed: int, index: int, packed: Array, y: Array, u: Array
+) -> tuple[Array, Array]:
+    key = jax.random.fold_in(jax.random.key(seed), index)
+    state, info = kind.step(key, layout.unpack(packed), y, u)
+    return layout.pack(state), jnp.concatenate([jnp.ravel(part) for part in info])
+
+
+def _estimate(told: NDArray, dx: int, dy: int) -> Estimate:
+    """What `_step` has told, taken apart."""
+    mean, cov, predicted_mean, predicted_std, score = np.split(told, np.cumsum([dx, dx * dx, dy, dy]))
+    return Estimate(mean, cov.reshape(dx, dx), predicted_mean, predicted_std, float(score[0]))
+
+
+@partial(jax.jit, static_argnames=("kind", "num_paths"))
+def _paths(kind: type[OnlineMethod], key: Array, state: Any, inputs: Array, num_paths: int) -> tuple[Array, Array]:
+    return kind.paths(key, state, inputs, num_paths)
+
+
+@partial(jax.jit, static_argnames="kind")
+def _transition(kind: type[OnlineMethod], state: Any, x: Array) -> tuple[Array, Array]:
+    return kind.transition(state, x)

@@ -1,0 +1,156 @@
+"""The joint Gaussian over state and weights of f, against exact answers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpssm.filters import joint, kalman
+from gpssm.filters.joint import Basis, Joint
+from gpssm.gp.kernels import RBF
+from gpssm.models.emission import FunctionEmission, LinearEmission
+from gpssm.precision import double_precision
+
+NDArray = np.ndarray
+
+
+def _random_cov(rng: np.random.Generator, n: int) -> NDArray:
+    a = rng.normal(size=(n, n))
+    return np.asarray(a @ a.T / n + 0.1 * np.eye(n))
+
+
+@pytest.mark.parametrize(("count", "dx"), [(4, 1), (20, 2), (50, 4), (21, 3)])
+def test_members_have_exact_moments(count: int, dx: int) -> None:
+    points = joint.members(count, dx)
+    np.testing.assert_allclose(points.mean(axis=0), 0.0, atol=1e-12)
+    np.testing.assert_allclose(points.T @ points / len(points), np.eye(dx), atol=1e-12)
+
+
+@double_precision
+def _linear_problem(rng: np.random.Generator, dx: int, dc: int, num: int) -> tuple[Joint, Basis, NDArray, NDArray]:
+    """A joint in which only the linear weights matter, and those are known: x' = A x + B c + b."""
+    d = dx + dc
+    weight, bias = 0.3 * rng.normal(size=(dx, d)), rng.normal(size=dx)
+    rows = np.hstack([np.zeros((dx, num)), weight, bias[:, None]])
+    size = rows.size
+    cov = np.zeros((dx + size, dx + size))
+    cov[:dx, :dx] = _random_cov(rng, dx)
+    basis = Basis(jnp.zeros((num, d)), jnp.zeros(num), jnp.zeros(d), jnp.ones(d))
+    of = Joint(jnp.concatenate([rng.normal(size=dx), rows.ravel()]), jnp.asarray(cov))
+    return of, basis, weight + np.eye(dx, d), bias
+
+
+@pytest.mark.parametrize("missing", [(), (0,), (0, 1, 2)])
+@double_precision
+def test_known_linear_f_is_the_kalman_filter(missing: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(3)
+    dx, dc, dy = 2, 1, 3
+    of, basis, weight, bias = _linear_problem(rng, dx, dc, num=4)
+    c, q, r = jnp.asarray(rng.normal(size=dc)), np.array([0.3, 0.2]), np.array([0.1, 0.5, 0.2])
+    emission = LinearEmission(rng.normal(size=(dy, dx)), rng.normal(size=dy))
+    y = rng.normal(size=dy)
+    y[list(missing)] = np.nan
+    kernel = RBF(np.ones(dx + dc))
+    points = jnp.asarray(joint.members(20, dx))
+    factor = joint.state_factor(of, dx)
+    predicted = joint.predict(
+        of, factor, basis, kernel, joint.whiten(basis, kernel), jnp.zeros(dx), jnp.asarray(q), c, points
+    )
+    innovation = joint.innovate(predicted, joint.observe(emission, predicted, jnp.asarray(y), jnp.asarray(r), points))
+    updated = joint.update(of, predicted, innovation)
+
+    system = kalman.System(
+        jnp.asarray(weight[:, :dx]), jnp.diag(q), emission.matrix, jnp.asarray(emission.bias), jnp.diag(r)
+    )
+    start = kalman.Gaussian(of.mean[:dx], of.cov[:dx, :dx])
+    ahead = kalman.predict(start, system, jnp.asarray(weight[:, dx:] @ c + bias))
+    exact, score = kalman.update(ahead, system, jnp.asarray(y))
+    np.testing.assert_allclose(predicted.mean, ahead.mean, rtol=1e-6)
+    np.testing.assert_allclose(predicted.cov, ahead.cov, rtol=1e-6)
+    np.testing.assert_allclose(predicted.slope, weight[:, :dx], rtol=1e-6)
+    np.testing.assert_allclose(updated.mean[:dx], exact.mean, rtol=1e-6)
+    np.testing.assert_allclose(updated.cov[:dx, :dx], exact.cov, rtol=1e-6)
+    np.testing.assert_allclose(innovation.log_density, score, rtol=1e-6)
+
+
+@double_precision
+def test_weights_are_learned_as_in_bayesian_linear_regression() -> None:
+    """States that are seen without noise: y_t - x_{t-1} is a regression on h(x_{t-1}), with its textbook posterior."""
+    rng = np.random.default_rng(8)
+    num, q = 3, 0.2
+    z = np.array([[-1.0], [0.0], [1.5]])
+    basis = Basis(jnp.asarray(z), jnp.ones(num), jnp.asarray([0.2]), jnp.asarray([2.0]))
+    kernel = RBF(np.array([0.8]))
+    whitening = joint.whiten(basis, kernel)
+    prior = _random_cov(rng, num + 2)
+    states = rng.normal(size=30)
+    cov = np.zeros((num + 3, num + 3))
+    cov[1:, 1:], cov[0, 0] = prior, 1e-12
+    of = Joint(jnp.concatenate([states[:1], np.zeros(num + 2)]), jnp.asarray(cov))
+    emission = LinearEmission(np.eye(1), np.zeros(1))
+    points = jnp.asarray(joint.members(8, 1))
+    for y in states[1:]:
+        factor = joint.state_factor(of, 1)
+        predicted = joint.predict(
+            of, factor, basis, kernel, whitening, jnp.zeros(1), jnp.asarray([q]), jnp.zeros(0), points
+        )
+        seen = joint.observe(emission, predicted, jnp.asarray([y]), jnp.asarray([1e-10]), points)
+        of = joint.update(of, predicted, joint.innovate(predicted, seen))
+    h = np.asarray(joint.features(basis, kernel, whitening, jnp.asarray(states[:-1, None]))[0])
+    exact = np.linalg.inv(np.linalg.inv(prior) + h.T @ h / q)
+    np.testing.assert_allclose(of.cov[1:, 1:], exact, rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(of.mean[1:], exact @ h.T @ (np.diff(states) / q), rtol=1e-4, atol=1e-6)
+
+
+@double_precision
+def test_an_inserted_inducing_input_changes_nothing_that_is_known() -> None:
+    """q over everything else is untouched, the new u is the GP's prediction, and f stays where it was."""
+    rng = np.random.default_rng(4)
+    num, dx = 5, 2
+    used = jnp.asarray([1.0, 1.0, 1.0, 0.0, 0.0])
+    basis = Basis(jnp.asarray(rng.normal(size=(num, dx))), used, jnp.zeros(dx), jnp.ones(dx))
+    kernel, amplitude = RBF(np.array([1.0, 2.0])), jnp.asarray([0.7, 2.0])
+    width = num + dx + 1
+    cov = _random_cov(rng, dx + dx * width)
+    of = Joint(jnp.asarray(rng.normal(size=dx + dx * width)), jnp.asarray(cov))
+    s = jnp.asarray([0.4, -0.3])
+    new, wider = joint.insert(of, basis, kernel, amplitude, jnp.asarray(3), s)
+
+    others = np.array([i for i in range(dx + dx * width) if i not in (dx + 3, dx + width + 3)])
+    np.testing.assert_array_equal(np.asarray(new.mean)[others], np.asarray(of.mean)[others])
+    np.testing.assert_array_equal(np.asarray(new.cov)[np.ix_(others, others)], cov[np.ix_(others, others)])
+    assert np.linalg.eigvalsh(np.asarray(new.cov)).min() > 0
+
+    h_new, open_new = joint.features(wider, kernel, joint.whiten(wider, kernel), s[None])
+    h_old, open_old = joint.features(basis, kernel, joint.whiten(basis, kernel), s[None])
+    for d in range(dx):
+        rows = slice(dx + d * width, dx + (d + 1) * width)
+        np.testing.assert_allclose(h_new[0] @ new.mean[rows], h_old[0] @ of.mean[rows], rtol=1e-4)
+        before = h_old[0] @ of.cov[rows, rows] @ h_old[0] + amplitude[d] * open_old[0]
+        after = h_new[0] @ new.cov[rows, rows] @ h_new[0] + amplitude[d] * open_new[0]
+        np.testing.assert_allclose(after, before, rtol=1e-3)
+
+
+@double_precision
+def test_a_linear_function_is_observed_like_its_matrix() -> None:
+    rng = np.random.default_rng(9)
+    matrix = rng.normal(size=(3, 2))
+    function = FunctionEmission(lambda x: x @ matrix.T, np.zeros(2), np.ones(2), np.zeros(3), np.ones(3))
+    predicted = joint.Predicted(
+        jnp.asarray(rng.normal(size=2)), jnp.asarray(_random_cov(rng, 2)), jnp.zeros((2, 4)), jnp.eye(2), jnp.zeros(())
+    )
+    points, y, r = jnp.asarray(joint.members(20, 2)), jnp.asarray(rng.normal(size=3)), jnp.full(3, 0.2)
+    a = joint.observe(LinearEmission(matrix, np.zeros(3)), predicted, y, r, points)
+    b = joint.observe(function, predicted, y, r, points)
+    for part_a, part_b in zip(a, b, strict=True):
+        np.testing.assert_allclose(part_a, part_b, rtol=1e-8)
+
+
+def test_nothing_is_differentiated_into_nan() -> None:
+    """At an inducing input, and with slots that are not in use."""
+    basis = Basis(jnp.zeros((3, 1)), jnp.asarray([1.0, 0.0, 0.0]), jnp.zeros(1), jnp.ones(1))
+
+    def inverse(lengthscale: jax.Array) -> jax.Array:
+        return jnp.sum(joint.whiten(basis, RBF(lengthscale[None])).inverse)
+
+    assert np.isfinite(jax.grad(inverse)(jnp.asarray(1.0)))

@@ -1,0 +1,290 @@
+"""OEnVI: what it learns, what it may not know, and what must not break it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gpssm
+from gpssm.datasets import car, kink, kink_function, nascar
+from gpssm.errors import InvalidInput
+from gpssm.experiments.kink import GRID
+from gpssm.methods import oenvi_core
+from gpssm.methods.oenvi_core import State, Trial
+from gpssm.precision import double_precision
+from gpssm.stream import Estimate, Stream
+
+NDArray = np.ndarray
+SMALL = {"num_inducing": 8, "num_members": 10, "trial": 30}
+
+
+def learn(stream: Stream, outputs: NDArray, inputs: NDArray | None = None) -> list[Estimate]:
+    return [stream.learn_one(y, None if inputs is None else inputs[t]) for t, y in enumerate(outputs)]
+
+
+def same(a: Estimate, b: Estimate) -> bool:
+    return all(np.array_equal(left, right, equal_nan=True) for left, right in zip(a, b, strict=True))
+
+
+@pytest.fixture(scope="module")
+def data() -> NDArray:
+    return kink(300, 0.0025, 0.008, seed=3).outputs
+
+
+@pytest.fixture(scope="module")
+def stream(data: NDArray) -> Stream:
+    stream = gpssm.OEnVI(1, obs_noise=0.008, **SMALL).start(seed=1)
+    learn(stream, data)
+    return stream
+
+
+def test_one_pass_finds_the_kink(stream: Stream) -> None:
+    mean, var = stream.transition(GRID[:, None])
+    assert np.mean((mean[:, 0] - kink_function(GRID)) ** 2) < 0.05
+    inside = np.abs(mean[:, 0] - kink_function(GRID)) < 1.645 * np.sqrt(var[:, 0]) + 0.1
+    assert inside.mean() > 0.8
+
+
+def test_predictions_are_made_before_the_sample_is_seen(data: NDArray) -> None:
+    """Whatever y is, the prediction of it is the same; during the warm-up, the trial and after."""
+    for length in (5, 20, 60):
+        one, other = (gpssm.OEnVI(1, **SMALL).start() for _ in range(2))
+        learn(one, data[:length])
+        learn(other, data[:length])
+        a, b = one.learn_one([0.1]), other.learn_one([7.0])
+        assert np.array_equal(a.predicted_mean, b.predicted_mean), length
+        assert np.array_equal(a.predicted_std, b.predicted_std), length
+        assert not np.array_equal(a.state_mean, b.state_mean)
+
+
+def test_calibrated_one_step_predictions(data: NDArray) -> None:
+    estimates = learn(gpssm.OEnVI(1, obs_noise=0.008, **SMALL).start(), data)[100:]
+    z = np.array([(y - e.predicted_mean) / e.predicted_std for y, e in zip(data[100:], estimates, strict=True)])
+    assert 0.8 < np.mean(np.abs(z) < 1.645) < 0.98
+    score = np.mean([e.log_score for e in estimates])
+    std = np.array([e.predicted_std for e in estimates])
+    np.testing.assert_allclose(score, np.mean(-0.5 * (z**2 + np.log(2 * np.pi)) - np.log(std)), rtol=1e-9)
+
+
+def test_units_are_the_users(data: NDArray) -> None:
+    """Nothing but the numbers change when the data come in other units."""
+    plain = gpssm.OEnVI(1, **SMALL).start()
+    scaled = gpssm.OEnVI(1, **SMALL).start()
+    a, b = learn(plain, data[:120])[-1], learn(scaled, 1e5 + 2000.0 * data[:120])[-1]
+    np.testing.assert_allclose(b.state_mean, 1e5 + 2000.0 * a.state_mean, rtol=1e-6)
+    np.testing.assert_allclose(b.predicted_std, 2000.0 * a.predicted_std, rtol=1e-4)
+    np.testing.assert_allclose(b.log_score, a.log_score - np.log(2000.0), atol=1e-3)
+
+
+def test_resumes_bit_for_bit(data: NDArray, tmp_path: Path) -> None:
+    """From the warm-up, the trial and after it."""
+    for length in (4, 20, 60):
+        stream = gpssm.OEnVI(1, **SMALL).start(seed=5)
+        learn(stream, data[:length])
+        stream.position = "17-4"
+        stream.save(tmp_path / "stream.gpssm")
+        resumed = gpssm.load(tmp_path / "stream.gpssm")
+        assert isinstance(resumed, Stream)
+        assert (resumed.count, resumed.position) == (length, "17-4")
+        for y in data[length : length + 40]:
+            assert same(stream.learn_one(y), resumed.learn_one(y))
+        assert np.array_equal(stream.forecast(4).samples, resumed.forecast(4).samples)
+
+
+def test_looking_does_not_disturb(stream: Stream, data: NDArray, tmp_path: Path) -> None:
+    stream.save(tmp_path / "before.gpssm")
+    stream.forecast(10)
+    stream.transition([[0.0]])
+    stream.posterior()
+    stream.save(tmp_path / "after.gpssm")
+    assert (tmp_path / "before.gpssm").read_bytes() == (tmp_path / "after.gpssm").read_bytes()
+
+
+def test_read_back_as_an_ordinary_model(stream: Stream, data: NDArray) -> None:
+    """The same f, and forecasts of the same size."""
+    posterior = stream.posterior()
+    ours, theirs = stream.transition(GRID[:, None]), posterior.transition(GRID[:, None])
+    np.testing.assert_allclose(theirs[0], ours[0], atol=1e-6)
+    np.testing.assert_allclose(theirs[1], ours[1], rtol=0.2, atol=1e-4)
+    forecast, again = stream.forecast(3, num_paths=4000), posterior.forecast(3, num_paths=4000)
+    np.testing.assert_allclose(again.mean, forecast.mean, atol=0.1)
+    np.testing.assert_allclose(again.std[0], forecast.std[0], rtol=0.3)
+    assert np.isfinite(posterior.filter(data).mean).all()
+    assert "process_noise" in str(posterior.summary())
+
+
+def test_an_archive_goes_live() -> None:
+    """What EnVI has learned is what the stream starts with, and the stream goes on from the recording's end."""
+    rng = np.random.default_rng(2)
+    inputs = rng.normal(size=(160, 1))
+    states = np.zeros(161)
+    for t in range(160):
+        states[t + 1] = 0.8 * states[t] + np.sin(states[t]) * 0.3 + 0.5 * inputs[t, 0] + 0.05 * rng.normal()
+    outputs = 20.0 + 5.0 * states[1:, None] + 0.2 * rng.normal(size=(160, 1))
+    schedule = gpssm.Schedule(max_steps=200, decay_steps=50)
+    fitted = gpssm.EnVI(1, 8, num_members=20, schedule=schedule).fit(outputs[:120], inputs[:120])
+    stream = gpssm.OEnVI.continuing(fitted, num_inducing=10)
+    at = np.column_stack([20.0 + 5.0 * np.linspace(-1.5, 1.5, 20), np.linspace(-1, 1, 20)])
+    np.testing.assert_allclose(stream.transition(at)[0], fitted.transition(at)[0], atol=0.3)
+    estimates = learn(stream, outputs[120:], inputs[120:])
+    errors = [y - e.predicted_mean for y, e in zip(outputs[120:], estimates, strict=True)]
+    assert np.sqrt(np.mean(np.square(errors))) < 0.5 * outputs.std()
+    assert np.isfinite([e.log_score for e in estimates]).all()
+
+
+def test_missing_samples(data: NDArray) -> None:
+    """A gap is a prediction that widens; whole channels and whole samples may be missing, from the start."""
+    stream = gpssm.OEnVI(2, emission=np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), **SMALL).start()
+    rng = np.random.default_rng(0)
+    states = np.cumsum(0.1 * rng.normal(size=(80, 2)), axis=0)
+    outputs = states @ np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]) + 0.05 * rng.normal(size=(80, 3))
+    outputs[rng.uniform(size=outputs.shape) < 0.2] = np.nan
+    outputs[0] = np.nan
+    learn(stream, outputs)
+    before = np.asarray(stream.state.hyper.process_noise)
+    gap = [stream.learn_one(None) for _ in range(10)]
+    stds = np.array([e.state_std for e in gap])
+    assert np.all(np.diff(stds, axis=0) > 0)
+    assert np.isfinite(stds).all()
+    assert np.array_equal(before, np.asarray(stream.state.hyper.process_noise))  # nothing was learned
+    assert [e.log_score for e in gap] == [0.0] * 10
+
+
+def test_outliers_are_survived(data: NDArray) -> None:
+    dirty = data.copy()
+    dirty[150::25] += 100 * data.std()
+    clean, hit = (learn(gpssm.OEnVI(1, **SMALL).start(), y) for y in (data, dirty))
+    untouched = np.array([t for t in range(160, 300) if t % 25 not in (0, 1)])
+    gap = [clean[t].predicted_mean - hit[t].predicted_mean for t in untouched]
+    assert np.sqrt(np.mean(np.square(gap))) < 0.3 * data.std()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_constant_stretch_is_survived(data: NDArray, first: bool) -> None:
+    constant = np.full((1500, 1), 0.37)
+    stream = gpssm.OEnVI(1, **SMALL).start()
+    for part in (constant, data) if first else (data, constant, data):
+        estimates = learn(stream, part)
+        assert np.isfinite([e.state_mean for e in estimates]).all()
+    errors = [y - e.predicted_mean for y, e in zip(data[150:], estimates[150:], strict=True)]
+    assert np.sqrt(np.mean(np.square(errors))) < 1.0 * data.std()
+
+
+def test_the_trial_takes_the_beginning_that_predicts_better() -> None:
+    """The steps of the kink system are dynamics; most of those of the noisy car are noise."""
+    streams = {1: gpssm.OEnVI(4, num_inducing=8, trial=60).start(), 0: gpssm.OEnVI(1, num_inducing=8, trial=60).start()}
+    outputs = {1: car(60, seed=1).series.outputs, 0: kink(60, 0.0025, 0.008, seed=1).outputs}
+    for winner, stream in streams.items():
+        learn(stream, outputs[winner][:-1])
+        assert isinstance(stream.state, Trial)
+        assert int(np.argmax(stream.state.evidence)) == winner
+        stream.learn_one(outputs[winner][-1])
+        assert isinstance(stream.state, State)
+
+
+@double_precision
+def test_gradients_of_noise_and_length_scales(central_differences: Callable[..., NDArray]) -> None:
+    """Against differences of the log-density of sample t after a past in which each parameter was the same.
+
+    With f known the state's past is all that depends on the noise variances, and the carried sensitivity
+    is exact; length scales act through the last step.
+    """
+    data = nascar(40, seed=2)
+    begun = gpssm.OEnVI(2, 6, emission=data.emission, num_members=10, trial=0).begin(
+        data.series.outputs[:20], np.zeros((20, 0))
+    )
+    assert isinstance(begun, State)
+    dx = 2
+    known = np.array(begun.joint.cov)
+    known[dx:, dx:] = 0.0
+    begun = oenvi_core.eqx.tree_at(lambda s: s.joint.cov, begun, jnp.asarray(known))
+
+    def run(noise: dict[str, NDArray], steps: int) -> tuple[State, float]:
+        state = begun
+        held = begun.hyper._replace(**{k: jnp.asarray(v) for k, v in noise.items()})
+        score = 0.0
+        for y in data.series.outputs[:steps]:
+            state = oenvi_core.eqx.tree_at(lambda s: s.hyper, state, held)
+            state, info = jax.jit(oenvi_core.step)(jax.random.key(0), state, y, jnp.zeros(0))
+            score = float(info.log_score)
+        return state, score
+
+    noise = {"process_noise": np.array(begun.hyper.process_noise), "obs_level": np.array(begun.hyper.obs_level)}
+    differences = central_differences(lambda tree: run(tree, 12)[1], noise, step=1e-5)
+    before, _ = run(noise, 11)
+    before = oenvi_core.eqx.tree_at(lambda s: s.hyper, before, begun.hyper)
+    gradients: list[oenvi_core.Hyper] = []
+    original = oenvi_core._climb
+    oenvi_core._climb = lambda state, gradient, *rest: (gradients.append(gradient), original(state, gradient, *rest))[1]
+    try:
+        oenvi_core.step(jax.random.key(0), before, jnp.asarray(data.series.outputs[11]), jnp.zeros(0))
+    finally:
+        oenvi_core._climb = original
+    found = np.concatenate([np.atleast_1d(gradients[0].obs_level), np.atleast_1d(gradients[0].process_noise)])
+    np.testing.assert_allclose(found, differences, rtol=1e-3)
+
+
+def test_the_stream_may_jump_and_inducing_inputs_follow() -> None:
+    """A step of many standard deviations is the state's, not f's; the budget goes where the stream is now."""
+    rng = np.random.default_rng(4)
+    t = np.arange(420)
+    outputs = np.column_stack([np.sin(t / 6), np.cos(t / 6)]) + 0.01 * rng.normal(size=(420, 2))
+    outputs[300:] += 30.0
+    stream = gpssm.OEnVI(2, 12, num_members=10, trial=0).start()
+    estimates = learn(stream, outputs)
+    errors = np.array([y - e.predicted_mean for y, e in zip(outputs, estimates, strict=True)])
+    assert np.abs(errors[320:]).max() < 0.5
+    used = np.asarray(stream.state.basis.used) > 0
+    near = np.abs(np.asarray(stream.state.basis.inducing_inputs) - 30.0).max(axis=1) < 5.0
+    assert used.sum() <= 12
+    assert np.sum(used & near) >= 3
+
+
+def test_a_function_as_emission(data: NDArray) -> None:
+    stream = gpssm.OEnVI(1, emission=lambda x: jnp.sinh(x), **SMALL).start()
+    estimates = learn(stream, np.sinh(data[:150]))
+    assert np.isfinite([e.predicted_mean for e in estimates[12:]]).all()
+
+
+def test_compiled_once_for_all_streams(data: NDArray) -> None:
+    from gpssm import stream as module
+
+    learn(gpssm.OEnVI(1, **SMALL).start(seed=1), data[:60])
+    before = module._step._cache_size()
+    learn(gpssm.OEnVI(1, **SMALL).start(seed=2), 3.0 * data[:60])
+    assert module._step._cache_size() == before
+
+
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        (([1.0, 2.0], None), "y: expected 1 number"),
+        ((["a"], None), "y: expected numbers"),
+        (([np.inf], None), "y: infinite"),
+        (([1.0], [np.nan]), "u: "),
+        (([1.0], [1.0, 2.0]), "u: expected"),
+    ],
+)
+def test_a_bad_sample_is_refused_and_changes_nothing(
+    data: NDArray, sample: tuple[object, object], message: str
+) -> None:
+    stream = gpssm.OEnVI(1, **SMALL).start()
+    learn(stream, data[:12])
+    with pytest.raises(InvalidInput, match=message):
+        stream.learn_one(*sample)
+    assert stream.count == 12
+    stream.learn_one(data[12])
+
+
+def test_mistakes_are_explained() -> None:
+    with pytest.raises(InvalidInput, match="known matrix C"):
+        gpssm.OEnVI(1).start().learn_one([1.0, 2.0])
+    with pytest.raises(InvalidInput, match=r"expected C of shape \(2, 3\)"):
+        gpssm.OEnVI(3, emission=np.eye(3)).start().learn_one([1.0, 2.0])
+    with pytest.raises(InvalidInput, match="emission"):
+        gpssm.OEnVI(3, emission="learned")
+    with pytest.raises(InvalidInput, match="has seen 0 sample"):
+        gpssm.OEnVI(1).start().forecast(3)

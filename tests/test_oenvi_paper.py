@@ -1,0 +1,76 @@
+"""The paper's online objective, in both of its forms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gpssm
+from gpssm.methods import oenvi_paper
+from gpssm.methods.oenvi_paper import PaperOEnVI
+from gpssm.precision import double_precision
+
+
+@double_precision
+def _state(rng: np.random.Generator) -> oenvi_paper.PaperState:
+    """Two states seen through a matrix into three channels, one input."""
+    emission = rng.normal(size=(3, 2))
+    outputs = rng.normal(size=(20, 3)) * [1.0, 10.0, 0.1]
+    return PaperOEnVI(2, 6, emission=emission, num_members=12).begin(outputs, rng.normal(size=(20, 1)))
+
+
+@pytest.mark.parametrize("missing", [(), (1,), (0, 2)])
+@double_precision
+def test_both_forms_of_the_objective_agree(missing: tuple[int, ...]) -> None:
+    """Proposition 2, and its gradient."""
+    rng = np.random.default_rng(5)
+    state = _state(rng)
+    y = rng.normal(size=3)
+    y[list(missing)] = np.nan
+
+    def both(variance: jax.Array) -> tuple[jax.Array, jax.Array]:
+        model = oenvi_paper.with_free_values(state.model, {"process_noise.variance": variance})
+        options = state.settings.options
+        step = oenvi_paper._assimilate(model, state.members, jnp.asarray(y), jnp.ones(1), jax.random.key(1), options)
+        return oenvi_paper.objective(step), oenvi_paper.alternative(step, model, jnp.asarray(y))
+
+    at = jnp.asarray([-1.0, 0.5])
+    first, second = both(at)
+    np.testing.assert_allclose(first, second, rtol=1e-10)
+    slopes = [jax.grad(lambda v, i=i: both(v)[i])(at) for i in range(2)]
+    np.testing.assert_allclose(slopes[0], slopes[1], rtol=1e-8)
+    assert np.all(np.abs(slopes[0]) > 1e-3)
+
+
+@double_precision
+def test_whole_kl_is_subtracted_at_every_sample() -> None:
+    rng = np.random.default_rng(6)
+    state = _state(rng)
+    step = oenvi_paper._assimilate(
+        state.model,
+        state.members,
+        jnp.asarray(rng.normal(size=3)),
+        jnp.ones(1),
+        jax.random.key(1),
+        state.settings.options,
+    )
+    np.testing.assert_allclose(
+        oenvi_paper.objective(step), step.filtered.log_likelihood - state.model.transition.kl(), rtol=1e-12
+    )
+
+
+def test_one_adam_step_per_sample_moves_every_parameter_that_is_not_fixed() -> None:
+    data = gpssm.datasets.kink(30, 0.0025, 0.008, seed=0)
+    stream = PaperOEnVI(1, 5, obs_noise=0.008, fixed=("obs_noise",), num_members=10).start(seed=1)
+    for y in data.outputs[:25]:
+        stream.learn_one(y)
+    before = stream.state.model
+    stream.learn_one(data.outputs[25])
+    after = stream.state.model
+    held = np.asarray(before.obs_noise.variance)
+    assert np.array_equal(held, np.asarray(after.obs_noise.variance))
+    for name in ("process_noise.variance", "transition.gp.q_mean", "transition.gp.inducing_inputs"):
+        old, new = (
+            next(np.asarray(p.value) for p in oenvi_paper.parameters(m) if p.name == name) for m in (before, after)
+        )
+        assert 0 < np.abs(new - old).max() < 0.1, name

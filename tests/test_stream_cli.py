@@ -1,0 +1,463 @@
+"""`gpssm stream` on standard input, with the method of local_level.py, whose exact filter is written out here."""
+
+import errno
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from gpssm.cli.main import main
+from gpssm.datasets import Series
+from gpssm.filters import ensemble
+from gpssm.history import History
+from gpssm.live.checkpoint import Checkpoint
+from gpssm.live.records import BadRecord, Lines, Names, Sample, from_fields
+from gpssm.methods.envi import EnVI
+from gpssm.methods.last_value import LastValue
+from gpssm.methods.start import begin as begin_envi
+from gpssm.posterior import FilterSettings, Posterior
+from gpssm.serialization import write_atomically
+
+COMMAND = [sys.executable, str(Path(__file__).with_name("local_level.py")), "stream"]
+Q, R, P, WARM_UP = 0.1, 0.5, 100.0, 3  # of the model in that file
+nan = math.nan
+Begin = Callable[..., subprocess.Popen[bytes]]
+
+
+def stream(*arguments: object, text: str | bytes = "", **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, with `text` for its standard input."""
+    data = text.encode() if isinstance(text, str) else text
+    command = [*COMMAND, *map(str, arguments)]
+    done = subprocess.run(command, input=data, capture_output=True, timeout=120, check=False, **options)
+    return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.fixture
+def begin() -> Iterator[Begin]:
+    """Starts the command, and leaves it running until the test is over."""
+    with ExitStack() as processes:
+
+        def start(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
+            options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+            process = processes.enter_context(subprocess.Popen([*COMMAND, *map(str, arguments)], **options))
+            processes.callback(process.kill)
+            return process
+
+        yield start
+
+
+def walk(length: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(length).cumsum()
+
+
+def lines_of(values: Sequence[float]) -> str:
+    return "".join(f'{{"y": {"null" if math.isnan(v) else repr(float(v))}}}\n' for v in values)
+
+
+def kalman(y: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """Filtered mean and sd, predicted mean and sd, log score at every sample: one row each."""
+    mean, var, rows = 0.0, P, []
+    for value, control in zip(y, u, strict=True):
+        mean, var = mean + control, var + Q
+        predicted, scale, score = mean, math.sqrt(var + R), 0.0
+        if not math.isnan(value):
+            gain = var / (var + R)
+            score = -0.5 * ((value - mean) / scale) ** 2 - math.log(scale * math.sqrt(2 * math.pi))
+            mean, var = mean + gain * (value - mean), (1 - gain) * var
+        rows.append((mean, math.sqrt(var), predicted, scale, score))
+    return np.array(rows)
+
+
+def test_every_sample_gets_the_estimate_of_the_exact_filter() -> None:
+    """With an input and gaps, and a forecast in which the input stays what it is."""
+    y, u = walk(40), np.random.default_rng(1).standard_normal(40)
+    y[[10, 11, 39]] = nan
+    rows = "".join(f"0,{control},{'' if math.isnan(v) else v}\n" for control, v in zip(u, y, strict=True))
+    result = stream(
+        "--state-dim", 1, "--outputs", "level", "--inputs", "valve", "--forecast", 3, text=f"t,valve,level\n{rows}"
+    )
+    assert result.returncode == 0
+    assert result.stderr.startswith("gpssm: 40 sample(s) learned, 0 skipped, ") and result.stderr.count("\n") == 1
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(line["sample"], line["line"]) for line in found] == [(i + 1, i + 2) for i in range(40)]
+    assert list(found[-1]) == ["sample", "line", "state", "predicted", "log_score", "forecast"]
+    assert found[0]["forecast"] is None and found[0]["predicted"] == {"mean": [None], "sd": [None]}
+    parts = (("state", "mean"), ("state", "sd"), ("predicted", "mean"), ("predicted", "sd"))
+    printed = [[*(line[a][b][0] for a, b in parts), line["log_score"]] for line in found[WARM_UP:]]
+    np.testing.assert_allclose(np.array(printed), kalman(y, u)[WARM_UP:], rtol=1e-9, atol=1e-9)
+    mean, sd = printed[-1][:2]
+    ahead = np.arange(1, 4)
+    forecast = found[-1]["forecast"]
+    # 500 paths, five standard errors.
+    np.testing.assert_allclose(np.ravel(forecast["mean"]), mean + ahead * u[-1], atol=5 * 1.2 / math.sqrt(500))
+    np.testing.assert_allclose(np.ravel(forecast["sd"]), np.sqrt(sd**2 + ahead * Q + R), rtol=5 / math.sqrt(1000))
+
+
+def test_resumed_it_prints_what_it_would_have_printed(tmp_path: Path) -> None:
+    """Byte for byte, also out of the warm-up; blank lines keep the numbers of lines the same."""
+    y = walk(60)
+    whole = stream("--state-dim", 1, "--seed", 3, "--checkpoint", tmp_path / "whole", text=lines_of(y))
+    printed, file, before = "", tmp_path / "part", 0
+    for end in (2, 35, 60):
+        text = "\n" * before + lines_of(y[before:end])
+        part = stream("--state-dim", 1, "--seed", 3, "--checkpoint", file, "--every", 10, text=text)
+        resumed = f"gpssm: going on from {str(file)!r}, after {before} sample(s).\n"
+        assert part.returncode == 0 and part.stderr.startswith(resumed if before else "gpssm: 2 sample(s) learned")
+        printed, before = printed + part.stdout, end
+    assert len(printed.splitlines()) == 60 and printed == whole.stdout
+    assert file.read_bytes() == (tmp_path / "whole").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["part", "whole"]
+
+
+def test_bad_lines_are_reported_and_skipped() -> None:
+    """What is printed is what the good lines alone would give."""
+    good = [f'{{"y": [{a!r}, {b!r}]}}' for a, b in walk(20).reshape(-1, 2).tolist()]
+    bad = {3: "{", 5: '{"y": [1]}', 6: "[1, 2, 3]", 8: '{"y": ["a", 1]}', 9: '{"y": [Infinity, 1]}', 10: "\0ä"}
+    lines = list(good)
+    for number, line in bad.items():
+        lines.insert(number - 1, line)
+    result, expected = (stream("--state-dim", 2, text="\n".join(part)) for part in (lines, good))
+    assert (result.returncode, expected.returncode) == (0, 0)
+    reports = result.stderr.splitlines()
+    assert [report.split(" skipped: ")[0] for report in reports[:-1]] == [f"gpssm: line {number}" for number in bad]
+    assert "10 sample(s) learned, 6 skipped" in reports[-1]
+    without_line = [[json.loads(line) | {"line": 0} for line in r.stdout.splitlines()] for r in (result, expected)]
+    assert without_line[0] == without_line[1] and len(without_line[0]) == 10
+
+
+def read(names: Names, *lines: str) -> list[Sample | None]:
+    reader = Lines(names)
+    return [reader.read(line.encode()) for line in lines]
+
+
+Y, YU = Names(["y"]), Names(["y"], ["u"])
+
+
+@pytest.mark.parametrize(
+    ("names", "lines"),
+    [
+        (YU, ["t,u,y\r", "0,0.5,1.5\r", "1,-1,\r"]),
+        (YU, ["\ufeff# from a logger", "", "y;u", "1,5;0,5", "NaN;-1"]),
+        (YU, ["u\ty\tnote", "0.5\t1.5\ta", "-1\tnull\t"]),
+        (Names(["2"], ["0"]), ["0.5,7,1.5", "-1,8,N/A"]),
+        (Names(["y"], ["0"]), ['"u", "y"', '"0.5", "1.5"', '"-1", ""']),
+        (YU, ['{"y": 1.5, "u": 0.5, "t": "now"}', '{"u": -1, "y": null}']),
+        (YU, ['\ufeff {"y": [1.5], "u": [0.5]}', "  ", '{"u": [-1], "y": NaN}']),
+    ],
+)
+def test_the_same_samples_in_many_ways(names: Names, lines: list[str]) -> None:
+    found = [sample for sample in read(names, *lines) if sample is not None]
+    np.testing.assert_equal(found, [Sample([1.5], [0.5]), Sample([nan], [-1.0])])
+
+
+def test_a_list_spreads_over_channels() -> None:
+    np.testing.assert_equal(read(Y, "[1, null, 3e0]", '{"y": [4]}'), [Sample([1, nan, 3], []), Sample([4], [])])
+    np.testing.assert_equal(read(Names(["a", "b"]), '{"a": [1, 2], "b": 3}'), [Sample([1, 2, 3], [])])
+    np.testing.assert_equal(from_fields({b"y": b" [1, null]", b"u": b"2"}, YU), Sample([1, nan], [2]))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("y,u", "1"), "1 cell(s), the first row has 2"),
+        (("y,u", "1,2,3"), "3 cell(s), the first row has 2"),
+        (("y,u", "one,2"), "'y' is 'one'; expected a number"),
+        (("y,u", "1_0,2"), "'y' is '1_0'; expected a number"),
+        (("y,u", "inf,2"), "'y' is infinite"),
+        (("y;u", "1.234,5;2"), "'y' is '1.234,5'; expected a number"),
+        (("y,u", '"1,2'), "not a row of a table"),
+        (('"y,u',), "not a row of a table"),
+        (("{",), "not JSON: '{'"),
+        (("{}", "y,u"), "no 'y' in it"),
+        (("[1, 2]",), "expected an object with the key(s) 'y', 'u'"),
+        (("{}", "7"), "no 'y' in it"),
+        (('{"y": 1}',), "no 'u' in it"),
+        (('{"y": true, "u": 1}',), "'y' is True; expected a number"),
+        (('{"y": "1", "u": 1}',), "'y' is '1'; expected a number"),
+        (('{"y": [[1]], "u": 1}',), "'y' is [1]; expected a number"),
+        (('{"y": -Infinity, "u": 1}',), "'y' is infinite"),
+        (('{"y": 1e999, "u": 1}',), "'y' is infinite"),
+        (('{"y": 1' + "0" * 400 + ', "u": 1}',), "'y' is too large a number"),
+        (('{"y": 1' + "0" * 5000 + ', "u": 1}',), "not JSON"),
+        (('{"y": [], "u": 1}',), "'y' is an empty list"),
+        (("[" * 100_000,), "not JSON"),
+    ],
+)
+def test_what_is_wrong_with_a_line(lines: tuple[str, ...], message: str) -> None:
+    with pytest.raises(BadRecord) as caught:
+        read(YU, *lines)
+    assert message in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 150
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({b"x": b"1"}, "no 'y' in it"),
+        ({}, "no 'y' in it"),
+        ({b"y": b"one"}, "'y' is 'one'; expected a number"),
+        ({b"y": b"\xff\xfe"}, "expected a number"),
+        ({b"y": b"-inf"}, "'y' is infinite"),
+        ({b"y": b"[1, 2"}, "'y' is not a JSON list"),
+        ({b"y": b'["a"]'}, "'y' is 'a'; expected a number"),
+    ],
+)
+def test_what_is_wrong_with_a_message(fields: dict[bytes, bytes], message: str) -> None:
+    with pytest.raises(BadRecord) as caught:
+        from_fields(fields, Y)
+    assert message in str(caught.value)
+
+
+def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+    """Nor hide the lines after it."""
+    text = b'{"y": 1}\n' + b"0" * 5_000_000 + b'\n{"y": 2}'
+    result = stream("--state-dim", 1, text=text)
+    assert [json.loads(line)["line"] for line in result.stdout.splitlines()] == [1, 3]
+    assert "line 2 skipped" in result.stderr and len(result.stderr) < 500
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_while_waiting_for_a_line(begin: Begin, tmp_path: Path, number: int, code: int) -> None:
+    """Every line is answered at once; the half of a line that has come is not learned from."""
+    file = tmp_path / "c"
+    process = begin("--state-dim", 1, "--checkpoint", file)
+    assert process.stdin is not None and process.stdout is not None
+    for i, line in enumerate(lines_of(walk(7)).splitlines()):
+        process.stdin.write(line.encode() + b"\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["sample"] == i + 1
+    process.stdin.write(b'{"y": 1')
+    process.stdin.flush()
+    assert not file.exists()
+    time.sleep(0.2)
+    process.send_signal(number)
+    assert process.wait(timeout=20) == code
+    out, err = process.communicate()
+    assert out == b"" and err.startswith(b"gpssm: 7 sample(s) learned, 0 skipped")
+    resumed = stream("--checkpoint", file, text='{"y": 1}')
+    assert resumed.returncode == 0 and json.loads(resumed.stdout)["sample"] == 8
+
+
+def test_a_signal_while_starting(begin: Begin, tmp_path: Path) -> None:
+    """As soon as it is caught, and JAX is still being imported."""
+    process = begin("--state-dim", 1, "--checkpoint", tmp_path / "c")
+    status = Path(f"/proc/{process.pid}/status")
+    if not status.exists():
+        pytest.skip("no /proc that tells which signals a process catches")
+    caught = 0
+    while not caught & 1 << (signal.SIGTERM - 1):
+        caught = int(status.read_text().partition("SigCgt:")[2].split()[0], 16)
+    process.terminate()
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, b"") and err.startswith(b"gpssm: 0 sample(s) learned")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_while_nobody_reads(begin: Begin, tmp_path: Path) -> None:
+    """The pipe is full, and the process waits to write."""
+    file = tmp_path / "c"
+    process = begin("--state-dim", 1, "--checkpoint", file, "--every", 1)
+    assert process.stdin is not None
+    process.stdin.write(lines_of(walk(1000)).encode())
+    process.stdin.flush()
+    seen, now = -1, 0
+    while seen != now or not now:  # until it stands still
+        assert process.poll() is None
+        time.sleep(1.5)
+        seen, now = now, file.stat().st_mtime_ns if file.exists() else 0
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 0
+    out, err = process.communicate()
+    printed = len(out.splitlines())
+    assert 100 < printed < 1000 and f"{printed + 1} sample(s) learned" in err.decode()
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_reader_that_goes_away(begin: Begin, tmp_path: Path, together: bool) -> None:
+    """As in `gpssm stream | head`, and in `gpssm stream 2>&1 | head`."""
+    file = tmp_path / "c"
+    process = begin("--state-dim", 1, "--checkpoint", file, stderr=subprocess.STDOUT if together else subprocess.PIPE)
+    assert process.stdin is not None and process.stdout is not None
+    data = lines_of(walk(20)).encode()
+    process.stdin.write(data[: len(data) // 2])
+    process.stdin.flush()
+    process.stdout.readline()
+    process.stdout.close()
+    with patch.object(process, "stdout", None):
+        _, err = process.communicate(data[len(data) // 2 :], timeout=20)
+    assert process.returncode == 0 and file.exists()
+    if not together:
+        assert err.count(b"\n") == 1 and b"sample(s) learned, 0 skipped" in err
+
+
+def test_a_disk_that_fails_is_said_once_and_tried_again(begin: Begin, tmp_path: Path) -> None:
+    """The estimates go on; when the place is back, so is the checkpoint."""
+    place, away = tmp_path / "place", tmp_path / "away"
+    place.mkdir()
+    process = begin("--state-dim", 1, "--checkpoint", place / "c", "--every", 2)
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+
+    def send(count: int) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        for line in lines_of(walk(count)).splitlines():
+            process.stdin.write(line.encode() + b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline()
+
+    send(3)
+    place.rename(away)
+    send(10)
+    assert b"does not exist" in process.stderr.readline()
+    away.rename(place)
+    send(3)
+    _, err = process.communicate(timeout=20)
+    reports = err.decode().splitlines()
+    assert process.returncode == 0 and len(reports) == 2
+    assert reports[0] == f"gpssm: checkpoint: {str(place / 'c')!r} could be written again."
+    assert [path.name for path in place.iterdir()] == ["c"]
+
+
+def test_an_end_without_its_checkpoint_is_not_a_success(begin: Begin, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    process = begin("--state-dim", 1, "--checkpoint", place / "c")
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(b'{"y": 1}\n')
+    process.stdin.flush()
+    process.stdout.readline()
+    place.rmdir()
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 1 and b"checkpoint: cannot write" in err and err.count(b"\n") == 2
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing half-written."""
+    file, said = tmp_path / "c", list[str]()
+    file.write_text("precious")
+    checkpoint = Checkpoint(file, 2, said.append)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    class Saved:
+        def save(self, path: Path) -> None:
+            write_atomically(path, b"new")
+
+    due = []
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        for _ in range(5):
+            checkpoint.unsaved += 1
+            due.append(checkpoint.due)
+            assert not checkpoint.save(Saved())
+    assert due == [False, True, False, True, False]
+    (sentence,) = said
+    assert sentence.startswith(f"checkpoint: cannot write {str(file)!r} (No space left on device); going on")
+    assert [path.name for path in tmp_path.iterdir()] == ["c"] and file.read_text() == "precious"
+    assert checkpoint.save(Saved()) and file.read_text() == "new" and len(said) == 2 and not checkpoint.unsaved
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model that can go on learning, one that cannot, and a file that is no model."""
+    place, rng = tmp_path_factory.mktemp("models"), np.random.default_rng(0)
+    y, u = rng.standard_normal((2, 40))
+    begun = begin_envi(EnVI(1, 5), [y[:, None]], [u[:, None]])  # untrained: nothing has to be compiled
+    recording = Series(y[:, None], u[:, None], None, ("level",), ("valve",))
+    settings = FilterSettings(10, ensemble.Options())
+    members = np.zeros((10, 1))
+    Posterior(begun.model, begun.scaling, settings, (), History(), "EnVI", members, recording).save(
+        place / "envi.gpssm"
+    )
+    LastValue().fit(y).save(place / "last.gpssm")
+    (place / "text").write_text("text")
+    return place
+
+
+def test_a_model_tells_where_to_start_and_the_names(models: Path, tmp_path: Path) -> None:
+    """Also of a stream that goes on from its checkpoint; and a checkpoint can be a model to start from."""
+    arguments = ("--model", models / "envi.gpssm", "--checkpoint", tmp_path / "c")
+    for count in (1, 2):
+        result = stream(*arguments, text="valve,level,y\n0.5,1,2\n")
+        assert (result.returncode, json.loads(result.stdout)["sample"]) == (0, count)
+    result = stream("--model", tmp_path / "c", "--inputs", "valve", text='{"y": 1, "valve": 2}')
+    assert (result.returncode, json.loads(result.stdout)["sample"]) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "message"),
+    [
+        ("", "a,b\n1,2\n", "outputs: no column 'y' in 'standard input'; it has 'a', 'b'."),
+        ("", "1,2\n", "outputs: no column 'y' in 'standard input'; it has '0', '1'."),
+        ("--inputs y", "y\n1\n", "inputs: column 'y' is already in outputs"),
+        ("--outputs a,b", "a,b\n1,2\n", "outputs: 2 channel(s); expected as many as states, 1"),
+        (
+            "--checkpoint stream.gpssm --outputs a,b",
+            "a,b\n",
+            "outputs, inputs: 2 and 0 column(s); the stream has learned",
+        ),
+        ("--checkpoint envi.gpssm", "[1]", "checkpoint: 'envi.gpssm' holds a Posterior, not a stream"),
+        ("--model last.gpssm", "[1]", "model: 'last.gpssm' holds a LinearPosterior, which cannot go on learning"),
+    ],
+)
+def test_a_mistake_in_the_data_is_one_line_and_exit_code_2(
+    models: Path, arguments: str, text: str, message: str
+) -> None:
+    if "stream.gpssm" in arguments and not (models / "stream.gpssm").exists():
+        stream("--state-dim", 1, "--checkpoint", models / "stream.gpssm", text="[1]")
+    result = stream("--state-dim", 1, *arguments.split(), text=text, cwd=models)
+    lines = [line for line in result.stderr.splitlines() if "going on from" not in line]
+    assert (result.returncode, result.stdout, len(lines)) == (2, "", 1), result.stderr
+    assert message in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--redis redis://localhost --in a --out b", "redis: expected --checkpoint, the file that knows"),
+        ("--redis redis://localhost --in a --checkpoint c", "redis: expected the names of two streams"),
+        ("--redis redis://localhost --in a --out a --checkpoint c", "redis: expected the names of two streams"),
+        ("--in a", "in: 'a' given without --redis"),
+        ("--checkpoint nowhere/c", "checkpoint: the directory 'nowhere' does not exist; create it first"),
+        ("--checkpoint .", "checkpoint: '.' is not a file"),
+        ("--checkpoint text", "'text' is not a gpssm model"),
+        ("--model text", "'text' is not a gpssm model"),
+        ("--model nowhere", "there is no file 'nowhere'"),
+        ("--every 0", "'--every'"),
+        ("--forecast 0", "'--forecast'"),
+    ],
+)
+def test_a_mistake_in_the_options_is_one_line_and_exit_code_2(
+    models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, message: str
+) -> None:
+    monkeypatch.chdir(models)
+    monkeypatch.setattr(sys, "argv", ["gpssm", "stream", *arguments.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.out) == (2, "")
+    assert message in printed.err and printed.err.count("\n") == 1
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    for name in (".c.abc.tmp", ".other.abc.tmp", ".c.txt"):
+        (tmp_path / name).touch()
+    assert stream("--state-dim", 1, "--checkpoint", tmp_path / "c", text="[1]").returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".c.txt", ".other.abc.tmp", "c"]
+
+
+def test_nothing_learned_nothing_saved(tmp_path: Path) -> None:
+    for text in ("", "\n\n", "y\n", "{\n"):
+        result = stream("--state-dim", 1, "--checkpoint", tmp_path / "c", text=text)
+        assert (result.returncode, result.stdout) == (0, "") and "0 sample(s) learned" in result.stderr
+    assert not list(tmp_path.iterdir())
