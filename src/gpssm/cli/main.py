@@ -285,7 +285,9 @@ def kink(
 @reproduce.command()
 def car(
     emission: Annotated[str, typer.Option(help="C: 'identity', 'random' or 'all'.")] = "all",
-    method: Annotated[str, typer.Option(help="KF, EnVI, OEnVI, baseline, or all.")] = "all",
+    method: Annotated[
+        str, typer.Option(help="KF, EnVI, OEnVI (either also as 'EnVI, R known'), baseline, or all.")
+    ] = "all",
     seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 10,
     json_: AsJson = False,
     out: OutDir = None,
