@@ -4,9 +4,11 @@ import signal
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +18,7 @@ import gpssm
 from gpssm.compilation import CompileClock
 from gpssm.experiments import kink as experiment
 from gpssm.interruption import Interruption
-from gpssm.methods import start, training
+from gpssm.methods import envi, start, training
 from gpssm.methods.training import Diverged, Schedule, TrainingWarning
 from gpssm.models import DiagonalNoise
 
@@ -327,3 +329,15 @@ def test_hidden_state_carries_an_oscillation() -> None:
     y = oscillation()
     forecast = HIDDEN.fit(y[:100]).forecast(20).mean
     assert np.sqrt(np.mean((forecast - y[100:]) ** 2)) < 0.5 * y[100:].std()
+
+
+def test_a_start_that_explodes_is_not_kept(data: gpssm.datasets.Series, fitted: gpssm.Posterior) -> None:
+    """However good its bound is, which looks a few samples ahead only."""
+    weight = np.array([[1.6]])
+    mean = eqx.tree_at(lambda mean: mean.weight, fitted.model.transition.mean, weight)
+    model = eqx.tree_at(lambda model: model.transition.mean, fitted.model, mean)
+    history = replace(fitted.history, best=fitted.history.best + 100.0)
+    unstable, better = replace(fitted, model=model, history=history), replace(fitted, history=history)
+    ys, cs = [data.outputs], [np.zeros((len(data.outputs), 0))]
+    assert envi._best([unstable, fitted], ys, cs) is fitted
+    assert envi._best([fitted, better], ys, cs) is better

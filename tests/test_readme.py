@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 README = Path(__file__).parents[1] / "README.md"
-FIRST, SECOND = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+FIRST, SECOND, THIRD = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
 def run(code: str, directory: Path) -> str:
@@ -28,3 +28,8 @@ def test_own_file_runs(tmp_path: Path) -> None:
     y = np.convolve(u, [1.0, 0.5, 0.2])[:100] + 0.1 * rng.standard_normal(100)
     np.savetxt(tmp_path / "recording.csv", np.column_stack([u, y]), delimiter=",", header="u,y", comments="")
     assert "coverage90" in run(SECOND, tmp_path)
+
+
+def test_live_runs(tmp_path: Path) -> None:
+    run(THIRD, tmp_path)
+    assert (tmp_path / "live.gpssm").is_file()

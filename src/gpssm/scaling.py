@@ -9,11 +9,10 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from gpssm.validation import CONSTANT
+
 NDArray = np.ndarray
 A = TypeVar("A", np.ndarray, jax.Array)
-
-# A channel whose spread is below this share of its size is constant to rounding.
-CONSTANT = 1e-12
 
 
 class Scaling(NamedTuple):

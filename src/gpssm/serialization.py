@@ -84,9 +84,20 @@ def write_atomically(target: Path, data: bytes) -> None:
         os.umask(umask)
         Path(name).chmod(0o666 & ~umask)
         Path(name).replace(target)
+        _sync(target.parent)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _sync(directory: Path) -> None:
+    """Have the new name on disk, too: what a file holds survives a power cut before how it is called does."""
+    if os.name == "posix":  # elsewhere a directory cannot be opened
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def load(path: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any]] | None = None) -> Any:

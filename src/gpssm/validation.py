@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 
 from gpssm.errors import InvalidInput
-from gpssm.scaling import CONSTANT
 
 NDArray = np.ndarray
+
+# A channel whose spread is below this share of its size is constant to rounding.
+CONSTANT = 1e-12
 
 
 def matrix(name: str, value: Any, columns: int | None = None) -> NDArray:

@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,21 +17,26 @@ NDArray = np.ndarray
 Model = Posterior | LinearPosterior
 
 
-def load_model(path: Path) -> Model:
-    """What `gpssm fit`, or `save`, has written."""
+def load_saved(argument: str, path: Path) -> Any:
+    """Whatever `save` has written."""
     try:
-        model = load(path)
+        return load(path)
     except InvalidFile as error:
         if str(error).startswith("functions:"):
             raise InvalidInput(
-                f"model: {str(path)!r} was made with functions of yours, which a file cannot hold; "
+                f"{argument}: {str(path)!r} was made with functions of yours, which a file cannot hold; "
                 "use it in Python, with gpssm.load(path, functions=...)."
             ) from error
         raise
     except (KeyError, TypeError, IndexError, ValueError) as error:
         if isinstance(error, InvalidInput):
             raise
-        raise InvalidInput(f"model: {str(path)!r} is damaged; use another copy, or fit again.") from error
+        raise InvalidInput(f"{argument}: {str(path)!r} is damaged; use another copy.") from error
+
+
+def load_model(path: Path) -> Model:
+    """What `gpssm fit` has written."""
+    model = load_saved("model", path)
     if not isinstance(model, Model):
         raise InvalidInput(f"model: {str(path)!r} holds a {type(model).__name__}; expected a fitted model.")
     return model

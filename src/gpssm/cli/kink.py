@@ -52,10 +52,12 @@ def run(
                 shown.setdefault((m, s, level), posterior)
                 cell.append(found)
                 scores.append({"method": m, "setting": s, "obs_noise": level, **found.__dict__})
-            rows.append(experiment.summarise(m, s, level, length, cell))
+            rows.append(experiment.summarise(m, s, level, cell))
     result = {"experiment": "kink", "rows": [row.as_dict() for row in rows]}
     if out is not None:
-        write_atomically(out / "results.json", json.dumps(result | {"fits": scores}, indent=1).encode())
+        write_atomically(
+            out / "results.json", json.dumps(result | {"length": length, "fits": scores}, indent=1).encode()
+        )
         _figure(shown, levels, out / "kink.png")
     if as_json:
         print_json(result)

@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 
 import typer
 
-from gpssm.cli.files import check_target, split
+from gpssm.cli.files import check_target, load_saved, split
 from gpssm.errors import InvalidInput
 from gpssm.live.checkpoint import Checkpoint, remove_leftovers
 from gpssm.live.learner import Learner
 from gpssm.live.records import Lines, Names
 from gpssm.live.signals import Stop
 from gpssm.posterior import Posterior
-from gpssm.serialization import load
 from gpssm.stream import Stream
 
 STDIN, STDOUT = 0, 1
@@ -62,7 +61,7 @@ def run(choices: Choices, redis: RedisChoices, stop: Stop) -> None:
     if choices.checkpoint is not None:
         _check_checkpoint(choices.checkpoint)
     started = time.perf_counter()
-    model = None if choices.model is None else _load("model", choices.model)
+    model = None if choices.model is None else load_saved("model", choices.model)
     names = _names(choices, model)
     learner = Learner(_resume(choices.checkpoint) or _start(choices, model), choices.forecast, say)
     checkpoint = Checkpoint(choices.checkpoint, choices.every, say)
@@ -169,7 +168,7 @@ def _resume(path: Path | None) -> Stream | None:
     """The stream in the checkpoint, if there is one."""
     if path is None or not path.exists():
         return None
-    stream = _load("checkpoint", path)
+    stream = load_saved("checkpoint", path)
     if not isinstance(stream, Stream):
         raise InvalidInput(
             f"checkpoint: {str(path)!r} holds a {type(stream).__name__}, not a stream; expected another name."
@@ -207,12 +206,3 @@ def _names(choices: Choices, model: Any) -> Names:
     if isinstance(model, Posterior):
         default = Names(model.recording.output_names, model.recording.input_names)
     return Names(split(choices.outputs) or default.outputs, split(choices.inputs) or default.inputs)
-
-
-def _load(argument: str, path: Path) -> Any:
-    try:
-        return load(path)
-    except (KeyError, TypeError, IndexError, ValueError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f"{argument}: {str(path)!r} is damaged; use another copy.") from error

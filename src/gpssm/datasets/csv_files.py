@@ -35,7 +35,7 @@ _SEPARATORS = "\t;,"  # in the order they are tried: a decimal comma must not pa
 _SHOWN = 20  # column names listed in an error
 
 
-class _Table(NamedTuple):
+class Table(NamedTuple):
     file: str
     names: list[str]
     header: list[str]  # cells of the first row, if it holds the names
@@ -78,12 +78,12 @@ def from_csv(
             )
         if not table.rows:
             raise InvalidInput(f"path: {table.file!r} has column names and no rows; expected at least one.")
-    output_columns = _find_all("outputs", outputs, first)
+    output_columns = find_all("outputs", outputs, first)
     if not output_columns:
         raise InvalidInput("outputs: no column; expected at least one.")
-    input_columns = _find_all("inputs", inputs, first)
+    input_columns = find_all("inputs", inputs, first)
     id_column = None if id is None else _find("id", id, first)
-    _check_used_once(first, output_columns, input_columns, [] if id_column is None else [id_column])
+    check_used_once(first, output_columns, input_columns, [] if id_column is None else [id_column])
 
     ids: list[str] = []
     ys: list[NDArray] = []
@@ -151,7 +151,7 @@ def _text(path: PathType) -> str:
     return text
 
 
-def _read(path: PathType) -> _Table:
+def _read(path: PathType) -> Table:
     file = str(path)
     # Not splitlines: it would also cut at characters that may stand within a cell.
     lines = [line if line.strip(" \r\n") else "\n" for line in io.StringIO(_text(path), newline="")]
@@ -162,7 +162,7 @@ def _read(path: PathType) -> _Table:
     rows: list[list[str]] = []
     numbers: list[int] = []
     try:
-        separator = _separator(sample)
+        separator = separator_of(sample)
         # Strict, or a quotation mark that is never closed would swallow the rest of the file.
         reader = csv.reader(lines[start:], delimiter=separator, skipinitialspace=True, strict=True)
         for row in reader:
@@ -181,13 +181,13 @@ def _read(path: PathType) -> _Table:
             )
     decimal_comma = separator != ","
     header = [cell.strip() for cell in rows[0]]
-    if all(_number(cell, decimal_comma) is not None for cell in header):
-        return _Table(file, [str(j) for j in range(width)], [], rows, numbers, decimal_comma)
+    if all(number_in(cell, decimal_comma) is not None for cell in header):
+        return Table(file, [str(j) for j in range(width)], [], rows, numbers, decimal_comma)
     names = [cell or str(j) for j, cell in enumerate(header)]
-    return _Table(file, names, header, rows[1:], numbers[1:], decimal_comma)
+    return Table(file, names, header, rows[1:], numbers[1:], decimal_comma)
 
 
-def _separator(sample: list[str]) -> str:
+def separator_of(sample: list[str]) -> str:
     """The first that cuts every line into the same number of cells, or else one that is in the first line."""
     for separator in _SEPARATORS:
         widths = {len(row) for row in csv.reader(sample, delimiter=separator, skipinitialspace=True)}
@@ -196,14 +196,14 @@ def _separator(sample: list[str]) -> str:
     return next((separator for separator in _SEPARATORS if separator in sample[0]), ",")
 
 
-def _find_all(argument: str, wanted: Any, table: _Table) -> list[int]:
+def find_all(argument: str, wanted: Any, table: Table) -> list[int]:
     single = isinstance(wanted, (str, int, np.integer))
     if not single and not isinstance(wanted, (Sequence, np.ndarray)):
         raise InvalidInput(f"{argument}: expected a column or a list of columns, got {wanted!r}.")
     return [_find(argument, item, table) for item in ([wanted] if single else wanted)]
 
 
-def _find(argument: str, wanted: Any, table: _Table) -> int:
+def _find(argument: str, wanted: Any, table: Table) -> int:
     """Index of the column that `wanted` names; a number is an index unless there is a column of that name."""
     if isinstance(wanted, bool) or not isinstance(wanted, (str, int, np.integer)):
         raise InvalidInput(f"{argument}: expected the name of a column or its index, got {wanted!r}.")
@@ -219,7 +219,7 @@ def _find(argument: str, wanted: Any, table: _Table) -> int:
     if not 0 <= index < len(table.names):
         raise InvalidInput(f"{argument}: no column {wanted!r} in {table.file!r}; it has {_listing(table.names)}.")
     # Asked for by index, a column with a number for its name is the first sample of a file without names.
-    value = _number(table.header[index], table.decimal_comma) if table.header else None
+    value = number_in(table.header[index], table.decimal_comma) if table.header else None
     if value is not None and not math.isnan(value):
         raise InvalidInput(
             f"{argument}: the first row of {table.file!r} has text and so would be names, but column {index} of it is "
@@ -228,7 +228,7 @@ def _find(argument: str, wanted: Any, table: _Table) -> int:
     return index
 
 
-def _check_used_once(table: _Table, outputs: list[int], inputs: list[int], ids: list[int]) -> None:
+def check_used_once(table: Table, outputs: list[int], inputs: list[int], ids: list[int]) -> None:
     seen: dict[int, str] = {}
     for argument, used in (("outputs", outputs), ("inputs", inputs), ("id", ids)):
         for j in used:
@@ -239,7 +239,7 @@ def _check_used_once(table: _Table, outputs: list[int], inputs: list[int], ids: 
             seen[j] = argument
 
 
-def _recordings(table: _Table, id_column: int | None) -> dict[str, list[int]]:
+def _recordings(table: Table, id_column: int | None) -> dict[str, list[int]]:
     """Rows of every recording, in order of first appearance."""
     if id_column is None:
         return {"": list(range(len(table.rows)))}
@@ -252,13 +252,13 @@ def _recordings(table: _Table, id_column: int | None) -> dict[str, list[int]]:
     return groups
 
 
-def _numbers(table: _Table, used: list[int]) -> NDArray:
+def _numbers(table: Table, used: list[int]) -> NDArray:
     result = np.empty((len(table.rows), len(used)))
     for k, j in enumerate(used):
         cells = [row[j].strip() for row in table.rows]
         # Beside decimal points a comma would separate thousands, or be a mistake: it is not guessed.
         comma = table.decimal_comma and not any("." in cell for cell in cells)
-        values = [_number(cell, comma) for cell in cells]
+        values = [number_in(cell, comma) for cell in cells]
         for i, value in enumerate(values):
             if value is None or math.isinf(value):
                 place = f"{table.file!r} line {table.lines[i]}, column {table.names[j]!r}"
@@ -271,7 +271,7 @@ def _numbers(table: _Table, used: list[int]) -> NDArray:
     return result
 
 
-def _number(cell: str, decimal_comma: bool) -> float | None:
+def number_in(cell: str, decimal_comma: bool) -> float | None:
     """The number in a stripped cell, NaN if it is missing, None if it is text."""
     if decimal_comma:
         cell = cell.replace(",", ".", 1)

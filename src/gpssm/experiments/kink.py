@@ -96,7 +96,6 @@ class Row:
     method: str
     setting: Setting
     obs_noise: float
-    length: int
     seeds: int
     mse: float
     mse_se: float
@@ -140,7 +139,7 @@ def fit(
     return posterior, score(posterior, seed, time.perf_counter() - started)
 
 
-def summarise(method: str, setting: Setting, obs_noise: float, length: int, scores: list[Score]) -> Row:
+def summarise(method: str, setting: Setting, obs_noise: float, scores: list[Score]) -> Row:
     """Mean and standard error over the seeds."""
 
     def mean_se(values: list[float]) -> tuple[float, float]:
@@ -151,7 +150,6 @@ def summarise(method: str, setting: Setting, obs_noise: float, length: int, scor
         method,
         setting,
         obs_noise,
-        length,
         len(scores),
         *mean_se([s.mse for s in scores]),
         *mean_se([s.log_likelihood for s in scores]),

@@ -1,7 +1,6 @@
 """The file from which a stream goes on after whatever happened to its process."""
 
 import glob
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,7 +30,6 @@ class Checkpoint:
             return True
         try:
             stream.save(self._path)
-            _sync(self._path.parent)
         except OSError as error:
             if not self._failing:
                 reason = error.strerror or str(error)
@@ -49,12 +47,3 @@ def remove_leftovers(path: Path) -> None:
     """Delete what a process that was killed while saving to `path` has left beside it."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         leftover.unlink(missing_ok=True)
-
-
-def _sync(directory: Path) -> None:
-    """Have the new name on disk, too: what a file holds survives a power cut before how it is called does."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

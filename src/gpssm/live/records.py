@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from gpssm.datasets.csv_files import _check_used_once, _find_all, _number, _separator, _Table
+from gpssm.datasets.csv_files import Table, check_used_once, find_all, number_in, separator_of
 from gpssm.errors import InvalidInput
 
 _INPUT = "standard input"
@@ -64,15 +64,15 @@ class Lines:
         return None if text.startswith("#") else self._begin_table(text)
 
     def _begin_table(self, first: str) -> Sample | None:
-        separator = _separator([first[:_SAMPLED]])
+        separator = separator_of([first[:_SAMPLED]])
         cells = _cells(first, separator)
         decimal_comma = separator != ","
-        unnamed = all(_number(cell, decimal_comma) is not None for cell in cells)
+        unnamed = all(number_in(cell, decimal_comma) is not None for cell in cells)
         names = [str(j) if unnamed else cell or str(j) for j, cell in enumerate(cells)]
-        table = _Table(_INPUT, names, [] if unnamed else cells, [], [], decimal_comma)
-        outputs = _find_all("outputs", self._names.outputs, table)
-        inputs = _find_all("inputs", self._names.inputs, table)
-        _check_used_once(table, outputs, inputs, [])
+        table = Table(_INPUT, names, [] if unnamed else cells, [], [], decimal_comma)
+        outputs = find_all("outputs", self._names.outputs, table)
+        inputs = find_all("inputs", self._names.inputs, table)
+        check_used_once(table, outputs, inputs, [])
         self._check_width(len(outputs), len(inputs))
 
         def parse(text: str) -> Sample:
@@ -124,7 +124,7 @@ def _cells(line: str, separator: str) -> list[str]:
 
 def _cell(name: str, cell: str, decimal_comma: bool) -> float:
     # Beside a decimal point a comma would separate thousands, or be a mistake: it is not guessed.
-    value = _number(cell, decimal_comma and "." not in cell)
+    value = number_in(cell, decimal_comma and "." not in cell)
     if value is None:
         raise BadRecord(f"{name!r} is {_shown(cell)}; expected a number.")
     return _finite(name, value)

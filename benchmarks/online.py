@@ -1,0 +1,70 @@
+"""CPU time and memory of one `learn_one`, from the first samples to the millionth.
+
+    python benchmarks/online.py [--samples 1000000] [--json]
+
+The sizes of the NASCAR experiment (2 states, 10 channels) at two budgets of inducing inputs. CPU
+time, pinned to one core, after compilation; memory is the resident set of the process.
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+import numpy as np
+
+from gpssm.datasets import nascar
+from gpssm.methods.oenvi import OEnVI
+
+AT = (100, 1_000, 10_000, 100_000, 1_000_000)
+TIMED = 500  # samples, from each of these on
+
+
+def resident_megabytes() -> float:
+    """Of this process; Linux only."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def measure(num_inducing: int, samples: int) -> list[dict[str, float]]:
+    """Milliseconds a sample and megabytes at some of the samples on the way."""
+    data = nascar(20_000, seed=0)
+    outputs = data.series.outputs
+    method = OEnVI(2, num_inducing, emission=data.emission)
+    warm = method.start()
+    for y in outputs[: method.trial + 50]:  # compiles what is used during the trial and after it
+        warm.learn_one(y)
+    stream, rows = method.start(), []
+    started = 0.0
+    for t in range(samples + TIMED):
+        if t in AT:
+            started = time.process_time()
+        estimate = stream.learn_one(outputs[t % len(outputs)])
+        if t - TIMED + 1 in AT:
+            milliseconds = 1e3 * (time.process_time() - started) / TIMED
+            rows.append({"sample": t - TIMED + 1, "milliseconds": milliseconds, "megabytes": resident_megabytes()})
+    assert np.isfinite(estimate.state_mean).all()
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=1_000_000)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    found = {num: measure(num, arguments.samples) for num in (20, 50)}
+    if arguments.json:
+        print(json.dumps(found))
+        return
+    for num, rows in found.items():
+        print(f"{num} inducing inputs")
+        for row in rows:
+            print(f"  at sample {row['sample']:>9,.0f}: {row['milliseconds']:.3f} ms, {row['megabytes']:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()
