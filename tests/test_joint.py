@@ -52,12 +52,15 @@ def test_known_linear_f_is_the_kalman_filter(missing: tuple[int, ...]) -> None:
     y[list(missing)] = np.nan
     kernel = RBF(np.ones(dx + dc))
     points = jnp.asarray(joint.members(20, dx))
-    factor = joint.state_factor(of, dx)
-    predicted = joint.predict(
-        of, factor, basis, kernel, joint.whiten(basis, kernel), jnp.zeros(dx), jnp.asarray(q), c, points
-    )
-    innovation = joint.innovate(predicted, joint.observe(emission, predicted, jnp.asarray(y), jnp.asarray(r), points))
-    updated = joint.update(of, predicted, innovation)
+
+    @jax.jit
+    def step(y: jax.Array) -> tuple[joint.Predicted, joint.Innovation, Joint]:
+        factor, whitening = joint.state_factor(of, dx), joint.whiten(basis, kernel)
+        ahead = joint.predict(of, factor, basis, kernel, whitening, jnp.zeros(dx), jnp.asarray(q), c, points)
+        found = joint.innovate(ahead, joint.observe(emission, ahead, y, jnp.asarray(r), points))
+        return ahead, found, joint.update(of, ahead, found)
+
+    predicted, innovation, updated = step(jnp.asarray(y))
 
     system = kalman.System(
         jnp.asarray(weight[:, :dx]), jnp.diag(q), emission.matrix, jnp.asarray(emission.bias), jnp.diag(r)
@@ -89,13 +92,18 @@ def test_weights_are_learned_as_in_bayesian_linear_regression() -> None:
     of = Joint(jnp.concatenate([states[:1], np.zeros(num + 2)]), jnp.asarray(cov))
     emission = LinearEmission(np.eye(1), np.zeros(1))
     points = jnp.asarray(joint.members(8, 1))
-    for y in states[1:]:
+
+    @jax.jit
+    def step(of: Joint, y: jax.Array) -> Joint:
         factor = joint.state_factor(of, 1)
         predicted = joint.predict(
             of, factor, basis, kernel, whitening, jnp.zeros(1), jnp.asarray([q]), jnp.zeros(0), points
         )
-        seen = joint.observe(emission, predicted, jnp.asarray([y]), jnp.asarray([1e-10]), points)
-        of = joint.update(of, predicted, joint.innovate(predicted, seen))
+        seen = joint.observe(emission, predicted, y[None], jnp.asarray([1e-10]), points)
+        return joint.update(of, predicted, joint.innovate(predicted, seen))
+
+    for y in states[1:]:
+        of = step(of, jnp.asarray(y))
     h = np.asarray(joint.features(basis, kernel, whitening, jnp.asarray(states[:-1, None]))[0])
     exact = np.linalg.inv(np.linalg.inv(prior) + h.T @ h / q)
     np.testing.assert_allclose(of.cov[1:, 1:], exact, rtol=1e-5, atol=1e-8)
@@ -114,7 +122,7 @@ def test_an_inserted_inducing_input_changes_nothing_that_is_known() -> None:
     cov = _random_cov(rng, dx + dx * width)
     of = Joint(jnp.asarray(rng.normal(size=dx + dx * width)), jnp.asarray(cov))
     s = jnp.asarray([0.4, -0.3])
-    new, wider = joint.insert(of, basis, kernel, amplitude, jnp.asarray(3), s)
+    new, wider = jax.jit(joint.insert)(of, basis, kernel, amplitude, jnp.asarray(3), s)
 
     others = np.array([i for i in range(dx + dx * width) if i not in (dx + 3, dx + width + 3)])
     np.testing.assert_array_equal(np.asarray(new.mean)[others], np.asarray(of.mean)[others])

@@ -215,11 +215,16 @@ def test_gradient_of_the_noise_goes_through_time(
     noise = {"obs_level": np.array(hyper.obs_level), "process_noise": np.array(hyper.process_noise)}
     differences = central_differences(lambda tree: run(tree, 12)[1], noise, step=1e-5)
     before = eqx.tree_at(lambda s: s.hyper, run(noise, 11)[0], hyper)
-    gradients: list[oenvi_core.Hyper] = []
     climb = oenvi_core._climb
-    monkeypatch.setattr(oenvi_core, "_climb", lambda state, g, *rest: (gradients.append(g), climb(state, g, *rest))[1])
-    oenvi_core.step(jax.random.key(0), before, jnp.asarray(data.outputs[11]), jnp.zeros(0))
-    (found,) = gradients
+
+    @jax.jit
+    def gradient(state: State, y: jax.Array) -> oenvi_core.Hyper:
+        seen: list[oenvi_core.Hyper] = []
+        monkeypatch.setattr(oenvi_core, "_climb", lambda state, g, *rest: (seen.append(g), climb(state, g, *rest))[1])
+        oenvi_core.step(jax.random.key(0), state, y, jnp.zeros(0))
+        return seen[0]
+
+    found = gradient(before, jnp.asarray(data.outputs[11]))
     np.testing.assert_allclose([found.obs_level, *found.process_noise], differences, rtol=1e-4)
 
 
