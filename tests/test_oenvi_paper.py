@@ -1,5 +1,7 @@
 """The paper's online objective, in both of its forms."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -74,3 +76,15 @@ def test_one_adam_step_per_sample_moves_every_parameter_that_is_not_fixed() -> N
             next(np.asarray(p.value) for p in oenvi_paper.parameters(m) if p.name == name) for m in (before, after)
         )
         assert 0 < np.abs(new - old).max() < 0.1, name
+
+
+def test_resumes_bit_for_bit(tmp_path: Path) -> None:
+    data = gpssm.datasets.kink(30, 0.0025, 0.008, seed=0)
+    stream = gpssm.OEnVI.paper(1, 5, num_members=10).start(seed=1)
+    for y in data.outputs[:25]:
+        stream.learn_one(y)
+    stream.save(tmp_path / "stream.gpssm")
+    resumed = gpssm.load(tmp_path / "stream.gpssm")
+    for y in data.outputs[25:]:
+        for ours, theirs in zip(stream.learn_one(y), resumed.learn_one(y), strict=True):
+            assert np.array_equal(ours, theirs)

@@ -38,7 +38,7 @@ Objective = Literal["likelihood", "alternative"]
 _ADAM = optax.scale_by_adam()
 
 
-class Settings(NamedTuple):
+class PaperSettings(NamedTuple):
     """What the compiled step is built for."""
 
     names: tuple[str, ...]
@@ -54,7 +54,7 @@ class PaperState(eqx.Module):
     adam: tuple[Array, dict[str, Array], dict[str, Array]]
     members: Float[Array, "n dx"]
     scaling: Scaling
-    settings: Settings = eqx.field(static=True)
+    settings: PaperSettings = eqx.field(static=True)
 
 
 class _Step(NamedTuple):
@@ -164,7 +164,7 @@ class PaperOEnVI:
             (adam.count, adam.mu, adam.nu),
             model.initial_state.members(eps)[0],
             begun.scaling,
-            Settings(names, self.objective, self.learning_rate),
+            PaperSettings(names, self.objective, self.learning_rate),
         )
 
     def settled(self, state: PaperState) -> PaperState:
