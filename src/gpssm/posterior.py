@@ -22,7 +22,7 @@ from gpssm.models.gpssm import GPSSM
 from gpssm.precision import double_precision
 from gpssm.scaling import Scaling
 from gpssm.summary import Summary, summarise
-from gpssm.validation import matrix, model_inputs, positive_int, series
+from gpssm.validation import arguments, model_inputs, positive_int, series
 
 NDArray = np.ndarray
 
@@ -113,9 +113,7 @@ class Posterior:
     @double_precision
     def transition(self, x: Any) -> tuple[Float[NDArray, "n dx"], Float[NDArray, "n dx"]]:
         """Mean and variance of the learned f at `x` (n, state_dim + input_dim)."""
-        x = matrix("x", x, self.state_dim + self.input_dim)
-        if np.isnan(x).any():
-            raise InvalidInput("x: contains NaN; expected states and inputs at which to evaluate f.")
+        x = arguments(x, self.state_dim + self.input_dim)
         mean, var = _transition(self.model, jnp.asarray(self.scaling.standardise_arguments(x), self._dtype))
         return self.scaling.states(np.asarray(mean, float)), np.asarray(var, float) * self.scaling.state_scale**2
 

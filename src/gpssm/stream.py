@@ -8,10 +8,9 @@ compiled once. The first few samples only tell where the data live and on what s
 through the core like all others. Everything here is in the user's units.
 """
 
-import functools
 import os
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -23,7 +22,7 @@ from gpssm import serialization
 from gpssm.errors import InvalidInput
 from gpssm.posterior import Forecast, Posterior
 from gpssm.precision import double_precision
-from gpssm.validation import matrix, model_inputs, positive_int
+from gpssm.validation import arguments, model_inputs, positive_int
 
 NDArray = np.ndarray
 
@@ -100,7 +99,7 @@ class OnlineMethod(Protocol):
 
 @dataclass(eq=False)
 class Stream:
-    """A model that learns while it is used. Made by `OEnVI(...).start()` or `posterior.stream()`."""
+    """A model that learns while it is used. Made by `OEnVI(...).start()` or `OEnVI.continuing(posterior)`."""
 
     method: OnlineMethod
     seed: int = 0
@@ -169,9 +168,7 @@ class Stream:
         """Mean and variance of the f learned so far at `x` (n, state_dim + input_dim)."""
         self._require_state("transition")
         assert self.input_dim is not None
-        x = matrix("x", x, self.method.state_dim + self.input_dim)
-        if np.isnan(x).any():
-            raise InvalidInput("x: contains NaN; expected states and inputs at which to evaluate f.")
+        x = arguments(x, self.method.state_dim + self.input_dim)
         mean, var = _transition(type(self.method), self.state, jnp.asarray(x))
         return np.asarray(mean), np.asarray(var)
 
@@ -205,8 +202,7 @@ class Stream:
         self.count += 1
         if _tells_scale(rows, self.method.warm_up):
             self.state, self.waiting = self.method.begin(rows, controls), []
-            first = self.count - len(rows)
-            estimates = [self._learn(first + i, y, u) for i, (y, u) in enumerate(zip(rows, controls, strict=True))]
+            estimates = [self._learn(i, y, u) for i, (y, u) in enumerate(zip(rows, controls, strict=True))]
             mean, cov = estimates[-1][:2]
         else:
             mean = self.method.guess(outputs)
@@ -301,7 +297,7 @@ class _Layout:
         return jax.tree.unflatten(self.structure, leaves)
 
 
-_layout = functools.cache(_Layout)
+_layout = cache(_Layout)
 
 
 @partial(jax.jit, static_argnames=("kind", "layout"))

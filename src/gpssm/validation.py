@@ -105,6 +105,14 @@ def model_inputs(inputs: Any, length: int, input_dim: int) -> NDArray:
     return c[:length]
 
 
+def arguments(x: Any, columns: int) -> NDArray:
+    """`x` as rows `[state, input]` at which to evaluate f."""
+    x = matrix("x", x, columns)
+    if np.isnan(x).any():
+        raise InvalidInput("x: contains NaN; expected states and inputs at which to evaluate f.")
+    return x
+
+
 def positive_int(name: str, value: Any, least: int = 1) -> int:
     """`value` as an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.stats import norm, qmc
 
-from gpssm.filters.ensemble import Emission
+from gpssm.filters.ensemble import Emission, with_inputs
 from gpssm.gp.kernels import Kernel
 from gpssm.gp.sparse import jitter_for
 from gpssm.linalg import cholesky, solve_lower, solve_lower_transposed
@@ -147,8 +147,7 @@ def predict(
     """
     count, dx = points.shape
     x = joint.mean[:dx] + points @ factor.T
-    s = jnp.concatenate([x, jnp.broadcast_to(c, (count, len(c)))], axis=1)
-    h, open_share = features(basis, kernel, whitening, s)
+    h, open_share = features(basis, kernel, whitening, with_inputs(x, c))
     width = h.shape[1]
     weights = joint.mean[dx:].reshape(dx, width)
     b = solve_lower(factor, joint.cov[:dx, dx:]).T

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array
 
 from gpssm.errors import InvalidInput
-from gpssm.filters import joint
+from gpssm.filters import ensemble, joint
 from gpssm.filters.joint import Basis, Joint
 from gpssm.gp.kernels import RBF, Stationary
 from gpssm.methods import oenvi_core as core
@@ -142,7 +142,7 @@ class OEnVI:
 
     def settled(self, state: State | Trial) -> State:
         """What goes on after the trial."""
-        return state.best() if isinstance(state, Trial) else state
+        return _leading(state)
 
     def _matrix(self, output_dim: int) -> NDArray:
         if self.emission is None or isinstance(self.emission, str):
@@ -155,8 +155,7 @@ class OEnVI:
         rows = subspace.fill(outputs)
         emission: LinearEmission | FunctionEmission
         if callable(self.emission):
-            zero, one = np.zeros(dx), np.ones(dx)
-            emission = FunctionEmission(self.emission, zero, one, np.zeros(rows.shape[1]), np.ones(rows.shape[1]))
+            emission = FunctionEmission.unscaled(self.emission, dx, rows.shape[1])
             states, noise = np.zeros((len(rows), dx)), 0.25 * _steps(rows)
         else:
             weight = self._matrix(rows.shape[1])
@@ -207,7 +206,7 @@ class OEnVI:
     @staticmethod
     def paths(key: Array, state: State | Trial, inputs: Array, num_paths: int) -> tuple[Array, Array]:
         """Each path has its own draw of the state and of f."""
-        state = state.best() if isinstance(state, Trial) else state
+        state = _leading(state)
         dx, dtype = len(state.unit), inputs.dtype
         key_start, key_x, key_y = jax.random.split(key, 3)
         values, vectors = jnp.linalg.eigh(state.joint.cov)
@@ -220,8 +219,7 @@ class OEnVI:
 
         def body(x: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
             c, own = now
-            s = jnp.concatenate([x, jnp.broadcast_to(c, (num_paths, len(c)))], axis=1)
-            h, open_share = joint.features(state.basis, kernel, whitening, s)
+            h, open_share = joint.features(state.basis, kernel, whitening, ensemble.with_inputs(x, c))
             std = jnp.sqrt(open_share[:, None] * amplitude + process_noise)
             x = x + jnp.einsum("nf,ndf->nd", h, weights) + std * jax.random.normal(own, x.shape, dtype)
             return x, x
@@ -236,7 +234,7 @@ class OEnVI:
     @staticmethod
     def transition(state: State | Trial, x: Array) -> tuple[Array, Array]:
         """f with W integrated out."""
-        state = state.best() if isinstance(state, Trial) else state
+        state = _leading(state)
         dx = len(state.unit)
         kernel = correlations(state.settings, state.hyper.lengthscale)
         h, open_share = joint.features(state.basis, kernel, joint.whiten(state.basis, kernel), x)
@@ -253,7 +251,12 @@ class OEnVI:
         Its states are independent given u and its linear part is known, so that what the stream does not
         know of the linear part goes to u; correlations between state dimensions are lost.
         """
-        return oenvi_models.to_posterior(state.best() if isinstance(state, Trial) else state)
+        return oenvi_models.to_posterior(_leading(state))
+
+
+def _leading(state: State | Trial) -> State:
+    """The state itself, or that of the beginning which has predicted best so far."""
+    return state.best() if isinstance(state, Trial) else state
 
 
 def _steps(rows: NDArray) -> NDArray:

@@ -95,9 +95,7 @@ def step(key: Array, state: State, y: Float[Array, " dy"], u: Float[Array, " dc"
     factor = joint.state_factor(current, dx)
 
     def predict(kernel: Kernel, whitening: Whitening) -> Predicted:
-        return joint.predict(
-            current, factor, basis, kernel, whitening, amplitude, process_noise, u, state.points
-        )  # fmt: skip
+        return joint.predict(current, factor, basis, kernel, whitening, amplitude, process_noise, u, state.points)
 
     predicted = predict(kernel, whitening)
     obs_noise = jnp.exp(hyper.obs_level + hyper.obs_shape)

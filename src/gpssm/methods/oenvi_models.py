@@ -129,8 +129,7 @@ def from_posterior(posterior: Posterior, num_inducing: int, num_members: int) ->
         bias = scaling.outputs(np.asarray(emission.bias)) - own @ scaling.state_shift
         emission = LinearEmission(own, bias)
     else:
-        outputs = len(scaling.output_shift)
-        emission = FunctionEmission(emission.function, np.zeros(dx), np.ones(dx), np.zeros(outputs), np.ones(outputs))
+        emission = FunctionEmission.unscaled(emission.function, dx, len(scaling.output_shift))
     noise = np.log(np.asarray(model.obs_noise.variance) * scaling.output_scale**2)
     used = np.concatenate([np.ones(num), np.zeros(num_inducing - num)])
     inputs = np.zeros((num_inducing, len(scale)))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.parameters import Leaf, as_array, parameter
@@ -38,6 +39,11 @@ class FunctionEmission(eqx.Module):
     state_scale: Leaf = eqx.field(converter=as_array)
     output_shift: Leaf = eqx.field(converter=as_array)
     output_scale: Leaf = eqx.field(converter=as_array)
+
+    @classmethod
+    def unscaled(cls, function: Callable[[Array], Array], state_dim: int, output_dim: int) -> "FunctionEmission":
+        """For a filter that works in the user's units."""
+        return cls(function, np.zeros(state_dim), np.ones(state_dim), np.zeros(output_dim), np.ones(output_dim))
 
     @property
     def matrix(self) -> None:
