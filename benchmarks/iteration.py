@@ -42,7 +42,7 @@ def iteration(windows: int, steps: int, dx: int, dc: int, inducing: int, members
     method = EnVI(dx, inducing, num_members=members, window=steps)
     begun = start.begin(method, [y], [c])
     data = cut([begun.scaling.standardise_outputs(y)], [begun.scaling.standardise_inputs(c)], steps)
-    settings = method.settings(gaps=dx > 1, linear=True, hidden=dx > 1)
+    settings = method.settings(begun, hidden=dx > 1)
     names = [p.name for p in parameters(begun.model) if p.name not in begun.fixed]
     carry = start.ensembles(begun.states, data, members, jax.random.key(1), jnp.float64)
     model, data = jax.tree.map(jnp.asarray, (begun.model, Data(data, Phase(0.7 if dx > 1 else 0.0))))

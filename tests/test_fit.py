@@ -18,7 +18,7 @@ import gpssm
 from gpssm.compilation import CompileClock
 from gpssm.experiments import kink as experiment
 from gpssm.interruption import Interruption
-from gpssm.methods import envi, start, training
+from gpssm.methods import base, start, training
 from gpssm.methods.training import Diverged, Schedule, TrainingWarning
 from gpssm.models import DiagonalNoise
 
@@ -339,5 +339,5 @@ def test_a_start_that_explodes_is_not_kept(data: gpssm.datasets.Series, fitted: 
     history = replace(fitted.history, best=fitted.history.best + 100.0)
     unstable, better = replace(fitted, model=model, history=history), replace(fitted, history=history)
     ys, cs = [data.outputs], [np.zeros((len(data.outputs), 0))]
-    assert envi._best([unstable, fitted], ys, cs) is fitted
-    assert envi._best([fitted, better], ys, cs) is better
+    assert base.best([unstable, fitted], ys, cs) is fitted
+    assert base.best([fitted, better], ys, cs) is better

@@ -52,7 +52,7 @@ def no_training(monkeypatch):
     def train(*args, **kwargs):
         raise AssertionError("training began")
 
-    monkeypatch.setattr("gpssm.methods.envi.train", train)
+    monkeypatch.setattr("gpssm.methods.base.train", train)
 
 
 # --- data -----------------------------------------------------------------------------------------

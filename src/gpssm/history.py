@@ -1,8 +1,9 @@
 """The course of a fit: what a watcher is told, and what is kept."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Progress(NamedTuple):
@@ -15,6 +16,8 @@ class Progress(NamedTuple):
     terms: dict[str, float]
     seconds: float
     messages: tuple[str, ...]
+    snapshot: Callable[[], Any] | None = None
+    """The model as it is now; for a watcher of `fit`, as a posterior."""
 
 
 @dataclass

@@ -54,8 +54,8 @@ CONSTRAINTS = {
 
 
 def as_array(value: Any) -> Any:
-    """Keep JAX arrays as they are; turn anything else numeric into a float NumPy array."""
-    return value if isinstance(value, jax.Array) else np.asarray(value, dtype=float)
+    """Keep JAX arrays as they are, and nothing as nothing; turn anything else numeric into a float NumPy array."""
+    return value if value is None or isinstance(value, jax.Array) else np.asarray(value, dtype=float)
 
 
 def parameter(constraint: str = "real", **kwargs: Any) -> Any:

@@ -210,7 +210,7 @@ class Posterior:
 
     @property
     def _dtype(self) -> Any:
-        return np.asarray(self.model.transition.gp.q_mean).dtype
+        return np.asarray(self.model.obs_noise.variance).dtype
 
     def _members(self, state: States | None) -> NDArray | None:
         """The standardised ensemble of `state`, checked."""
@@ -257,7 +257,8 @@ def check_state(state: Any, state_dim: int) -> None:
 
 @jax.jit
 def _transition(model: GPSSM, x: Array) -> tuple[Array, Array]:
-    return model.transition.marginal()(x)
+    mean, var = model.transition.marginal()(x)
+    return mean, var if var.ndim == 2 else jnp.sum(var**2, axis=2)
 
 
 @partial(jax.jit, static_argnames="settings")
@@ -272,7 +273,10 @@ def _filter(
     taper = None if settings.taper is None else jnp.asarray(settings.taper, outputs.dtype)
     observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor, taper)
     dynamics = model.transition.marginal()
-    return ensemble.run(dynamics, observing, members, outputs, inputs, key_noise, settings.options)
+    return ensemble.run(
+        dynamics, observing, members, outputs, inputs, key_noise, settings.options,
+        correlated=model.transition.correlated,
+    )  # fmt: skip
 
 
 _smooth = jax.jit(ensemble.smooth)

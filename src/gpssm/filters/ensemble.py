@@ -90,7 +90,7 @@ def sample_moments(members: Float[Array, "n dx"]) -> tuple[Float[Array, " dx"], 
 
 def predict(
     f_mean: Float[Array, "n dx"],
-    f_var: Float[Array, "n dx"],
+    f_var: Float[Array, "n ..."],
     process_noise: Float[Array, "..."],
     noise: Float[Array, "k n dx"],
     *,
@@ -101,15 +101,18 @@ def predict(
 
     Args:
         f_mean: mean of `f` at every member.
-        f_var: variance of `f` at every member.
+        f_var: variance of `f` at every member; or a factor (n, dx, dx) of its covariance.
         process_noise: variances (dx,), or the Cholesky factor (dx, dx) of a full Q.
-        noise: standard normal draws; k = 1 for a diagonal Q, 2 for a full one.
+        noise: standard normal draws; k = 1 where both covariances are diagonal, 2 otherwise.
         moments: how the predicted mean and covariance are formed; see the module.
         inflation: factor on the anomalies.
     """
     members = move(f_mean, f_var, process_noise, noise)
     covariance = jnp.diag(process_noise) if process_noise.ndim == 1 else process_noise @ process_noise.T
-    spread = covariance + jnp.diag(jnp.mean(f_var, axis=0))
+    if f_var.ndim == 2:
+        spread = covariance + jnp.diag(jnp.mean(f_var, axis=0))
+    else:
+        spread = covariance + jnp.einsum("nij,nkj->ik", f_var, f_var) / f_var.shape[0]
     centres = f_mean
     if moments == "sampled":
         mean, cov = sample_moments(members)
@@ -125,14 +128,16 @@ def predict(
 
 def move(
     f_mean: Float[Array, "n dx"],
-    f_var: Float[Array, "n dx"],
+    f_var: Float[Array, "n ..."],
     process_noise: Float[Array, "..."],
     noise: Float[Array, "k n dx"],
 ) -> Float[Array, "n dx"]:
     """Draws of `N(f_mean^n, diag(f_var^n) + Q)`; arguments as in `predict`."""
-    if process_noise.ndim == 1:
+    if f_var.ndim == 2 and process_noise.ndim == 1:
         return f_mean + jnp.sqrt(f_var + process_noise) * noise[0]
-    return f_mean + jnp.sqrt(f_var) * noise[0] + noise[1] @ process_noise.T
+    of_f = jnp.sqrt(f_var) * noise[0] if f_var.ndim == 2 else jnp.einsum("nij,nj->ni", f_var, noise[0])
+    of_q = jnp.sqrt(process_noise) * noise[1] if process_noise.ndim == 1 else noise[1] @ process_noise.T
+    return f_mean + of_f + of_q
 
 
 def observe(emission: Emission, predicted: Predicted, taper: Float[Array, "dx dx"] | None = None) -> Observed:
@@ -283,7 +288,7 @@ class Trace(NamedTuple):
     filtered: Filtered
 
 
-Transition = Callable[[Float[Array, "n d"]], tuple[Float[Array, "n dx"], Float[Array, "n dx"]]]
+Transition = Callable[[Float[Array, "n d"]], tuple[Float[Array, "n dx"], Float[Array, "n ..."]]]
 
 
 class Observing(NamedTuple):
@@ -325,10 +330,15 @@ def run(
     inputs: Float[Array, "t dc"],
     key: Array,
     options: Options,
+    *,
+    correlated: bool = False,
 ) -> Trace:
-    """Filter one recording; `first` holds the members one step before the first sample."""
+    """Filter one recording; `first` holds the members one step before the first sample.
+
+    `correlated` says that `transition` returns factors of covariances instead of variances.
+    """
     (length, output_dim), (num_members, state_dim) = outputs.shape, first.shape
-    full = observing.process_noise.ndim == 2
+    full = correlated or observing.process_noise.ndim == 2
     draws = draw_noise(key, length, num_members, state_dim, output_dim, full=full, options=options, dtype=outputs.dtype)
 
     def body(members: Array, now: tuple[Array, Array, Array, Array | None]) -> tuple[Array, Trace]:

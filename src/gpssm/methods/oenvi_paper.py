@@ -24,7 +24,8 @@ from gpssm.filters import ensemble
 from gpssm.history import History
 from gpssm.linalg import cholesky, solve_lower
 from gpssm.methods import start
-from gpssm.methods.envi import EmissionLike, EnVI
+from gpssm.methods.base import EmissionLike
+from gpssm.methods.envi import EnVI
 from gpssm.models.emission import FunctionEmission
 from gpssm.models.gpssm import GPSSM
 from gpssm.parameters import free_values, match, parameters, with_free_values
@@ -69,7 +70,7 @@ def _assimilate(model: GPSSM, members: Array, y: Array, u: Array, key: Array, op
     prior = model.transition.prior()
     eps = jax.random.normal(key_u, (model.state_dim, model.num_inducing), members.dtype)
     dynamics = prior.given(model.transition.draw(prior, eps))
-    full = model.process_noise.factor.ndim == 2
+    full = model.full_noise
     num_members, state_dim = members.shape
     process, obs = ensemble.draw_noise(
         key_noise, 1, num_members, state_dim, y.shape[0], full=full, options=options, dtype=members.dtype

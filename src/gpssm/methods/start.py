@@ -13,14 +13,14 @@ from gpssm.gp.means import Function, Identity, Linear, Mean, Zero
 from gpssm.gp.sparse import SparseGP
 from gpssm.methods import subspace
 from gpssm.models.emission import FunctionEmission, LinearEmission
-from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise, InitialState, Transition
+from gpssm.models.gpssm import GPSSM, DiagonalNoise, InitialState, Transition
 from gpssm.parameters import parameters
 from gpssm.scaling import Scaling, moments
 from gpssm.validation import matrix, variances
 from gpssm.windows import Windows
 
 if TYPE_CHECKING:
-    from gpssm.methods.envi import EnVI
+    from gpssm.methods.base import GPMethod, StateSpaceMethod
 
 _PROCESS_NOISE = 1.0  # standardised; large, so that the filter follows the data first
 _OBS_NOISE = 0.1
@@ -37,9 +37,20 @@ class Start(NamedTuple):
     """Rough states (T, dx) of every recording, without gaps."""
 
 
-def begin(method: "EnVI", outputs: list[np.ndarray], inputs: list[np.ndarray]) -> Start:
-    """Start values for `method` on these recordings."""
-    dx, dy, dc = method.state_dim, outputs[0].shape[1], inputs[0].shape[1]
+class Rough(NamedTuple):
+    """What a transition can be started from."""
+
+    scaling: Scaling
+    states: list[np.ndarray]
+    controls: list[np.ndarray]
+    """Standardised inputs (T, dc) of every recording."""
+
+
+def begin(
+    method: "StateSpaceMethod", outputs: list[np.ndarray], inputs: list[np.ndarray], key: jax.Array | None = None
+) -> Start:
+    """Start values for `method` on these recordings. What is drawn at random is drawn from `key`."""
+    dx, dy = method.state_dim, outputs[0].shape[1]
     output_shift, output_scale = moments(outputs)
     input_shift, input_scale = moments(inputs)
     matrix_c, bias_d, fixed = _emission_matrix(method, dx, dy)
@@ -50,10 +61,6 @@ def begin(method: "EnVI", outputs: list[np.ndarray], inputs: list[np.ndarray]) -
     emission: LinearEmission | FunctionEmission
     if matrix_c is None:
         assert callable(method.emission)
-        if method.update == "mixture":
-            raise InvalidInput("update: 'mixture' needs a linear emission; expected 'perturbed' or 'sqrt' here.")
-        if method.localization is not None:
-            raise InvalidInput("localization: needs a linear emission; expected None for a function.")
         _try_function("emission", method.emission, dx, dy)
         emission = FunctionEmission(method.emission, state_shift, state_scale, output_shift, output_scale)
     else:
@@ -63,13 +70,7 @@ def begin(method: "EnVI", outputs: list[np.ndarray], inputs: list[np.ndarray]) -
 
     controls = [scaling.standardise_inputs(c) for c in inputs]
     states = [_guess_states(emission, scaling.standardise_outputs(y), dx) for y in outputs]
-    mean = _mean(method, scaling, states, controls)
-    z = _inducing_inputs(states, controls, dx, method.num_inducing)
-    kernel = _kernel(method, dx + dc)
-    batched = jax.tree.map(lambda leaf: np.broadcast_to(np.asarray(leaf), (dx, *np.shape(leaf))).copy(), kernel)
-    m = method.num_inducing
-    gp = SparseGP(batched, z, np.zeros((dx, m)), np.tile(_Q_WIDTH * np.eye(m), (dx, 1, 1)))
-
+    transition = method.transition(Rough(scaling, states, controls), jax.random.key(0) if key is None else key)
     q = (
         variances("process_noise", method.process_noise, dx) / state_scale**2
         if method.process_noise is not None
@@ -80,10 +81,20 @@ def begin(method: "EnVI", outputs: list[np.ndarray], inputs: list[np.ndarray]) -
         if method.obs_noise is not None
         else np.full(dy, _OBS_NOISE)
     )
-    process = FullNoise(np.diag(np.sqrt(q))) if method.full_process_noise else DiagonalNoise(q)
     initial, initial_fixed = _initial_state(known_initial, scaling, len(outputs), dx)
-    model = GPSSM(Transition(mean, gp), process, emission, DiagonalNoise(r), initial)
+    model = GPSSM(transition, method.process_noise_start(q), emission, DiagonalNoise(r), initial)
     return Start(model, scaling, fixed | initial_fixed, states)
+
+
+def gp_transition(method: "GPMethod", rough: Rough) -> Transition:
+    """A mean function, and GPs that are nearly zero, with inducing inputs from the data."""
+    dx, m, input_dim = method.state_dim, method.num_inducing, method.state_dim + rough.controls[0].shape[1]
+    mean = _mean(method, rough.scaling, rough.states, rough.controls)
+    z = _inducing_inputs(rough.states, rough.controls, dx, m)
+    kernel = _kernel(method, input_dim)
+    batched = jax.tree.map(lambda leaf: np.broadcast_to(np.asarray(leaf), (dx, *np.shape(leaf))).copy(), kernel)
+    gp = SparseGP(batched, z, np.zeros((dx, m)), np.tile(_Q_WIDTH * np.eye(m), (dx, 1, 1)))
+    return Transition(mean, gp, np.eye(dx) if method.mixed else None)
 
 
 def ensembles(states: list[np.ndarray], windows: Windows, num_members: int, key: jax.Array, dtype: Any) -> jax.Array:
@@ -96,7 +107,7 @@ def ensembles(states: list[np.ndarray], windows: Windows, num_members: int, key:
     return jnp.asarray(means, dtype)[:, None] + 0.3 * eps
 
 
-def _emission_matrix(method: "EnVI", dx: int, dy: int) -> tuple[np.ndarray | None, np.ndarray, set[str]]:
+def _emission_matrix(method: "StateSpaceMethod", dx: int, dy: int) -> tuple[np.ndarray | None, np.ndarray, set[str]]:
     """C and d in the user's units (None for a function), and which of their names are fixed."""
     known = {"emission.weight", "emission.bias"}
     choice = method.emission
@@ -173,7 +184,7 @@ def _guess_states(emission: LinearEmission | FunctionEmission, outputs: np.ndarr
     return (subspace.fill(outputs) - np.asarray(emission.bias)) @ inverse.T
 
 
-def _mean(method: "EnVI", scaling: Scaling, states: list[np.ndarray], controls: list[np.ndarray]) -> Mean:
+def _mean(method: "GPMethod", scaling: Scaling, states: list[np.ndarray], controls: list[np.ndarray]) -> Mean:
     dx = method.state_dim
     choice = method.mean
     if isinstance(choice, str):
@@ -232,7 +243,7 @@ def farthest(pool: np.ndarray, count: int) -> np.ndarray:
     return pool[chosen]
 
 
-def _known_initial(method: "EnVI", dx: int) -> tuple[np.ndarray, np.ndarray] | None:
+def _known_initial(method: "StateSpaceMethod", dx: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Mean and covariance of a known x_0, checked."""
     if method.initial_state is None:
         return None
@@ -261,7 +272,7 @@ def _initial_state(
     return initial, {"initial_state.mean", "initial_state.chol"}
 
 
-def _kernel(method: "EnVI", input_dim: int) -> Kernel:
+def _kernel(method: "GPMethod", input_dim: int) -> Kernel:
     """The kernel with a length scale for every input of f; refused if it does not fit."""
     try:
         kernel = method.kernel.expand(input_dim)

@@ -193,7 +193,8 @@ def train(
             latest = {name: series[-1] for name, series in history.terms.items()}
             phase = label + ("learning" if decay_from is None else "settling")
             end = schedule.max_steps if decay_from is None else decay_from + decay_steps
-            watch(Progress(step, end, phase, elbo, latest, history.seconds[-1], tuple(messages)))
+            now = partial(_assemble, model, state.safe[0])
+            watch(Progress(step, end, phase, elbo, latest, history.seconds[-1], tuple(messages), now))
         if decay_from is None:
             history.converged = stale >= schedule.patience
             if history.converged or step >= longest:

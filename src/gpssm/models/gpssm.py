@@ -20,14 +20,24 @@ from gpssm.parameters import Leaf, as_array, parameter
 
 
 class Dynamics(eqx.Module):
-    """`[x, c] -> mean and variance of f`, one independent GP per state dimension."""
+    """`[x, c] -> mean and variance of f`, one GP per state dimension.
+
+    The GPs are independent and the variance is (n, dx); or they are mixed by a matrix, and it is
+    `W diag(var)^{1/2}` (n, dx, dx), a factor of the covariance.
+    """
 
     mean: Mean
     conditionals: Conditional  # every leaf has a leading axis of length dx
+    mixing: Float[Array, "dx dx"] | None
 
-    def __call__(self, x: Float[Array, "n d"]) -> tuple[Float[Array, "n dx"], Float[Array, "n dx"]]:
+    def __call__(self, x: Float[Array, "n d"]) -> tuple[Float[Array, "n dx"], Float[Array, "n ..."]]:
         residual, var = jax.vmap(lambda conditional: conditional(x))(self.conditionals)
-        return self.mean(x) + residual.T, var.T
+        return self._mixed(self.mean(x), residual.T, var.T)
+
+    def _mixed(self, mean: Array, residual: Array, var: Array) -> tuple[Array, Array]:
+        if self.mixing is None:
+            return mean + residual, var
+        return mean + residual @ self.mixing.T, self.mixing * jnp.sqrt(var)[..., None, :]
 
     def given(self, alpha: Float[Array, "dx m"]) -> "Dynamics":
         """The same for another sample of u, by its weights."""
@@ -35,7 +45,7 @@ class Dynamics(eqx.Module):
 
     def side_by_side(
         self, x: Float[Array, "b n d"], alphas: Float[Array, "b dx m"]
-    ) -> tuple[Float[Array, "b n dx"], Float[Array, "b n dx"]]:
+    ) -> tuple[Float[Array, "b n dx"], Float[Array, "b n ..."]]:
         """`self.given(alphas[i])(x[i])` for all i at once.
 
         All rows go through one kernel evaluation and one product per state dimension; only the
@@ -49,22 +59,37 @@ class Dynamics(eqx.Module):
         var = jnp.maximum(diag - jnp.sum((self.conditionals.whitener @ k) ** 2, axis=1), MIN_VARIANCE)
         weights = jnp.moveaxis(alphas, 0, 2)[..., None]  # (dx, m, b, 1)
         residual = jnp.sum(k.reshape(dx, -1, b, n) * weights, axis=1)
-        means = self.mean(rows).reshape(b, n, dx) + jnp.moveaxis(residual, 0, 2)
-        return means, var.T.reshape(b, n, dx)
+        mean = self.mean(rows).reshape(b, n, dx)
+        return self._mixed(mean, jnp.moveaxis(residual, 0, 2), var.T.reshape(b, n, dx))
 
 
 class Transition(eqx.Module):
-    """The unknown f: a mean function plus one sparse GP per state dimension.
+    """The unknown f: a mean function plus one sparse GP per state dimension, `f = mean + W g`.
 
-    Every array of `gp` has a leading axis of length `state_dim`.
+    Every array of `gp` has a leading axis of length `state_dim`. Parameter: `mixing` W (dx, dx), or none
+    where the dimensions are independent.
     """
 
     mean: Mean
     gp: SparseGP
+    mixing: Leaf = parameter("real", default=None)
+
+    @property
+    def state_dim(self) -> int:
+        return int(self.gp.q_mean.shape[0])
+
+    @property
+    def num_inducing(self) -> int:
+        return int(self.gp.q_mean.shape[1])
+
+    @property
+    def correlated(self) -> bool:
+        """Whether what is not known of f is correlated between its dimensions."""
+        return self.mixing is not None
 
     def prior(self) -> Dynamics:
         """f given u = 0: everything that `draw` does not change, computed once."""
-        return Dynamics(self.mean, jax.vmap(lambda gp: gp.prior())(self.gp))
+        return Dynamics(self.mean, jax.vmap(lambda gp: gp.prior())(self.gp), self.mixing)
 
     def draw(self, prior: Dynamics, eps: Float[Array, "dx m"]) -> Float[Array, "dx m"]:
         """The weights `alpha` of f for a reparameterised sample of u; `eps` is standard normal."""
@@ -76,7 +101,7 @@ class Transition(eqx.Module):
 
     def marginal(self) -> Dynamics:
         """f with u integrated out."""
-        return Dynamics(self.mean, jax.vmap(lambda gp: gp.marginal())(self.gp))
+        return Dynamics(self.mean, jax.vmap(lambda gp: gp.marginal())(self.gp), self.mixing)
 
     def kl(self) -> Float[Array, ""]:
         """`KL[q(u) || p(u)]`, summed over state dimensions."""
@@ -148,8 +173,13 @@ class GPSSM(eqx.Module):
 
     @property
     def state_dim(self) -> int:
-        return int(self.transition.gp.q_mean.shape[0])
+        return int(self.transition.state_dim)
 
     @property
     def num_inducing(self) -> int:
-        return int(self.transition.gp.q_mean.shape[1])
+        return int(self.transition.num_inducing)
+
+    @property
+    def full_noise(self) -> bool:
+        """Whether what moves a state is correlated between its dimensions; see `filters.ensemble.move`."""
+        return self.transition.correlated or self.process_noise.factor.ndim == 2

@@ -1,0 +1,350 @@
+"""What the methods that learn a state-space model from a recording have in common.
+
+A method chooses a transition and an objective; here is everything around them: the arguments every
+user knows, start values, windows, restarts, the optimiser, and the posterior that comes out.
+`docs/add_a_method.md` shows how to write one.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from gpssm.compilation import CompileClock
+from gpssm.errors import InvalidInput
+from gpssm.filters import ensemble
+from gpssm.gp.kernels import RBF, Kernel
+from gpssm.gp.means import Mean
+from gpssm.history import History, Progress
+from gpssm.interruption import Interruption
+from gpssm.methods import start
+from gpssm.methods.training import Objective, Schedule, train
+from gpssm.models.emission import LinearEmission
+from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise, Transition
+from gpssm.parameters import match, parameters
+from gpssm.posterior import FilterSettings, Posterior
+from gpssm.precision import double_precision
+from gpssm.progress import Watch, watcher
+from gpssm.validation import positive_int, training_data
+from gpssm.windows import Windows, cut
+
+EmissionLike = Literal["observed", "learned"] | np.ndarray | LinearEmission | Callable[[Array], Array]
+MeanLike = Literal["zero", "identity", "linear"] | Mean | Callable[[Array], Array]
+
+
+class Learner(eqx.Module):
+    """What is trained by a method that has more to learn than the model: q of the states, for example."""
+
+    model: GPSSM
+    states: Any
+
+
+class Path(NamedTuple):
+    """A model on its way; what it learns and what its windows start from."""
+
+    learner: Any
+    carry: Any
+    key: Array
+    history: History
+
+
+@dataclass(frozen=True)
+class StateSpaceMethod(ABC):
+    """A method with everything that a user may want to choose of the model around f.
+
+    Args:
+        state_dim: dimension of the hidden state.
+        emission: how outputs arise from states: `"observed"` (the first states are the outputs;
+            the default where there are at least as many states as outputs), `"learned"` (linear),
+            a known matrix C (dy, dx), or a function of x (n, dx) made of JAX operations. For a
+            function the scale of the states is that of `initial_state`, or one.
+        process_noise: start value of the variance(s) of the process noise, in your units.
+        obs_noise: start value of the variance(s) of the observation noise, in your units.
+        initial_state: `(mean, covariance)` of x_0 if it is known, in your units.
+        fixed: names of parameters to hold fixed, for example `("obs_noise", "lengthscale")`.
+        window: steps per window; 0 takes every recording as one. Chosen by default.
+        noise_rate: learning rate of the noise variances, relative to the others.
+        schedule: learning rate, number of steps and when to stop.
+        dtype: `"float64"` or `"float32"`.
+    """
+
+    state_dim: int
+    emission: EmissionLike | None = field(default=None, kw_only=True)
+    process_noise: float | Sequence[float] | None = field(default=None, kw_only=True)
+    obs_noise: float | Sequence[float] | None = field(default=None, kw_only=True)
+    initial_state: tuple[Any, Any] | None = field(default=None, kw_only=True)
+    fixed: tuple[str, ...] = field(default=(), kw_only=True)
+    window: int | None = field(default=None, kw_only=True)
+    noise_rate: float = field(default=4.0, kw_only=True)
+    schedule: Schedule = field(default=Schedule(), kw_only=True)
+    dtype: Literal["float64", "float32"] = field(default="float64", kw_only=True)
+    name: str = field(default="", kw_only=True)
+
+    _COUNTS: ClassVar[tuple[tuple[str, int], ...]] = (("state_dim", 1),)
+    """Arguments that count something, and the least they can be."""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", type(self).__name__)
+        for argument, least in self._COUNTS:
+            # A NumPy integer would not survive being saved.
+            object.__setattr__(self, argument, positive_int(argument, getattr(self, argument), least))
+        positive_int("schedule.max_steps", self.schedule.max_steps)
+        positive_int("schedule.chunk", self.schedule.chunk)
+        if self.window is not None:
+            positive_int("window", self.window, 0)
+        one_of("dtype", self.dtype, ("float64", "float32"))
+        if isinstance(self.fixed, str):
+            raise InvalidInput(
+                f"fixed: expected names in a tuple, got the string {self.fixed!r}; write ({self.fixed!r},)."
+            )
+
+    # What a method is ----------------------------------------------------------------------------
+
+    objective: ClassVar[Objective]
+    """`objective(learner, carry, data, key, settings) -> (value to maximise, (carry, terms))`, a static method."""
+
+    @abstractmethod
+    def transition(self, rough: start.Rough, key: Array) -> Any:
+        """The transition to begin with."""
+
+    def learner(self, begun: start.Start, windows: Windows, key: Array) -> tuple[Any, Any]:
+        """What is trained (the model, or a `Learner`), and what is carried from step to step (arrays)."""
+        return begun.model, jnp.zeros((), self.dtype)
+
+    def settings(self, begun: start.Start, hidden: bool) -> Any:
+        """What the objective is compiled for. Hashable."""
+        return None
+
+    def filter_settings(self, begun: start.Start, hidden: bool) -> FilterSettings:
+        """How the fitted model filters."""
+        if not isinstance(begun.model.emission, LinearEmission):
+            update: ensemble.Update = "perturbed"
+        else:
+            update = "sqrt" if hidden else "mixture"
+        return FilterSettings(64 if hidden else 200, ensemble.Options(update=update))
+
+    def multiples(self) -> dict[str, float]:
+        """Learning rates relative to the common one, by a word of the parameter's name."""
+        return {"process_noise": self.noise_rate, "obs_noise": self.noise_rate}
+
+    def process_noise_start(self, variance: np.ndarray) -> DiagonalNoise | FullNoise:
+        """Q to begin with, from its standardised variances."""
+        return DiagonalNoise(variance)
+
+    def default_window(self, hidden: bool) -> int:
+        """Short windows where the state is seen: gradients through many steps of a chaotic system explode."""
+        return 50 if hidden else 20
+
+    def default_restarts(self, hidden: bool) -> int:
+        return 1
+
+    # What all of them do -------------------------------------------------------------------------
+
+    @double_precision
+    def fit(
+        self,
+        outputs: Any,
+        inputs: Any = None,
+        *,
+        seed: int = 0,
+        restarts: int | None = None,
+        progress: bool | Callable[[Progress], None] = False,
+    ) -> Posterior:
+        """Learn the model from a recording.
+
+        Args:
+            outputs: (T, dy), NaN where a value is missing; or a list of such arrays.
+            inputs: (T, dc) known inputs, the row that acts on the way to the same row of
+                `outputs`; or a list of such arrays.
+            seed: all randomness of the fit.
+            restarts: fits from the same data with other random numbers, of which the one with the best
+                bound is kept; by default as many as the method needs.
+            progress: show a progress bar, or call this function after every chunk of steps.
+        """
+        clock = CompileClock()
+        ys, cs = training_data(outputs, inputs)
+        hidden = self.state_dim > ys[0].shape[1]
+        restarts = self.default_restarts(hidden) if restarts is None else positive_int("restarts", restarts)
+        key = jax.random.key(seed)
+        begun = start.begin(self, ys, cs, key)
+        windows = self.windows(begun, ys, cs)
+        posteriors: list[Posterior] = []
+        with watcher(progress, self.name) as watch, Interruption() as interruption:
+            told = None if watch is None else self._telling(watch, begun, hidden)
+            for restart in range(restarts):
+                label = f"start {restart + 1} of {restarts}, " if restarts > 1 else ""
+                path = self.learn(begun, windows, jax.random.fold_in(key, restart), interruption, told, label)
+                # A bound from half of a fit cannot be compared with those of whole ones.
+                if not interruption.requested or not posteriors:
+                    posteriors.append(self._posterior(path.learner, path.history, begun, hidden))
+                if interruption.requested:
+                    break
+            posterior = best(posteriors, ys, cs).continued_from(ys[-1], cs[-1], seed=seed)
+        posterior.history.interrupted = interruption.requested
+        posterior.history.compile_seconds = clock.seconds
+        return posterior
+
+    def windows(self, begun: start.Start, ys: list[np.ndarray], cs: list[np.ndarray]) -> Windows:
+        """The standardised recordings, cut."""
+        longest, scaling = max(map(len, ys)), begun.scaling
+        preferred = self.default_window(self.state_dim > ys[0].shape[1]) if self.window is None else self.window
+        length = longest if preferred == 0 else min(preferred, longest)
+        windows = cut([scaling.standardise_outputs(y) for y in ys], [scaling.standardise_inputs(c) for c in cs], length)
+        return windows._replace(log_volume=np.asarray(sum(scaling.log_volume(y) for y in ys)))
+
+    def learn(
+        self,
+        begun: start.Start,
+        windows: Windows,
+        key: Array,
+        interruption: Interruption,
+        watch: Watch | None,
+        label: str,
+    ) -> Path:
+        """From one start to the end of the schedule."""
+        key, key_learner = jax.random.split(key)
+        learner, carry = self.learner(begun, windows, key_learner)
+        path = Path(cast(learner, self.dtype), cast(carry, self.dtype), key, History())
+        return self.run(path, begun, windows, windows, self.schedule, interruption, watch, label)
+
+    def run(
+        self,
+        path: Path,
+        begun: start.Start,
+        windows: Windows,
+        data: Any,
+        schedule: Schedule,
+        interruption: Interruption,
+        watch: Watch | None,
+        label: str,
+    ) -> Path:
+        """Train on `data`, which the objective is given, from where a path is."""
+        key, key_run = jax.random.split(path.key)
+        hidden = self.state_dim > windows.outputs.shape[-1]
+        held = self._held(path.learner, begun)
+        names = tuple(p.name for p in parameters(path.learner) if p.name not in held)
+        rates = self.multiples()
+        learner, carry, history = train(
+            type(self).objective, path.learner, path.carry, cast(data, self.dtype),
+            settings=self.settings(begun, hidden), names=names,
+            multiples={n: rate for n in names for word, rate in rates.items() if word in n.split(".")},
+            num_observed=windows.num_observed, schedule=schedule, key=key_run,
+            interruption=interruption, watch=watch, label=label,
+        )  # fmt: skip
+        return Path(learner, carry, key, path.history.followed_by(history))
+
+    def _held(self, learner: Any, begun: start.Start) -> set[str]:
+        """Names of what is not trained."""
+        prefix = "model." if isinstance(learner, Learner) else ""
+        return match((p.name for p in parameters(learner)), self.fixed) | {prefix + name for name in begun.fixed}
+
+    def _posterior(self, learner: Any, history: History, begun: start.Start, hidden: bool) -> Posterior:
+        nested = isinstance(learner, Learner)
+        held = self._held(learner, begun)
+        return Posterior(
+            model=jax.tree.map(np.asarray, learner.model if nested else learner),
+            scaling=begun.scaling,
+            settings=self.filter_settings(begun, hidden),
+            fixed=tuple(sorted(name.removeprefix("model.") if nested else name for name in held)),
+            history=history,
+            method=self.name,
+            final_members=np.zeros((0, self.state_dim)),
+        )
+
+    def _telling(self, watch: Watch, begun: start.Start, hidden: bool) -> Watch:
+        """A watcher that can ask for the model as it is, as a posterior."""
+
+        def told(p: Progress) -> None:
+            now = p.snapshot
+            assert now is not None
+            watch(p._replace(snapshot=lambda: self._posterior(now(), History(), begun, hidden)))
+
+        return told
+
+
+@dataclass(frozen=True)
+class GPMethod(StateSpaceMethod):
+    """A method whose transition is a mean function plus a sparse GP for every state dimension.
+
+    Args:
+        num_inducing: inducing points of each state dimension's GP.
+        kernel: covariance function; given a length scale per input automatically. Its start values
+            are relative to the standard deviations of states and inputs.
+        mean: mean function of the transition: `"linear"` (learned, started from least squares),
+            `"identity"`, `"zero"` (the average of the data), or a function of `[x, c]`
+            (n, dx + dc), in your units and made of JAX operations.
+        mixed: mix the GPs by a learned matrix, so that the dimensions of f depend on each other (the
+            linear model of coregionalisation).
+        inducing_rate: learning rate of the inducing inputs, relative to the others.
+    """
+
+    num_inducing: int = 20
+    kernel: Kernel = field(default=RBF(), kw_only=True)
+    mean: MeanLike = field(default="linear", kw_only=True)
+    mixed: bool = field(default=False, kw_only=True)
+    inducing_rate: float = field(default=0.2, kw_only=True)
+
+    _COUNTS = (("state_dim", 1), ("num_inducing", 1))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.kernel, Kernel):
+            raise InvalidInput(f"kernel: expected a kernel such as gpssm.RBF(), got {self.kernel!r}.")
+
+    def transition(self, rough: start.Rough, key: Array) -> Transition:
+        return start.gp_transition(self, rough)
+
+    def multiples(self) -> dict[str, float]:
+        return super().multiples() | {"inducing_inputs": self.inducing_rate}
+
+
+def one_of(argument: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Refuse what is not among the choices."""
+    if value not in choices:
+        raise InvalidInput(f"{argument}: expected one of {choices}, got {value!r}.")
+
+
+_RUN_IN = 25  # samples to find the state from before a free run
+_MAX_LOSS = 1.0  # nats per number
+
+
+def best(posteriors: list[Posterior], ys: list[np.ndarray], cs: list[np.ndarray]) -> Posterior:
+    """The best bound among those whose free run over the longest recording stays with it.
+
+    The bound sees stretches of some ten samples. A model that is just unstable looks good on those, and
+    explodes over hundreds.
+    """
+    longest = max(range(len(ys)), key=lambda i: len(ys[i]))
+    y, c = ys[longest], cs[longest]
+    if len(posteriors) == 1 or len(y) < 2 * _RUN_IN:
+        return max(posteriors, key=lambda posterior: posterior.history.best)
+    densities = [_free_run_density(posterior, y, c) for posterior in posteriors]
+    stays = [p for p, density in zip(posteriors, densities, strict=True) if density >= max(densities) - _MAX_LOSS]
+    return max(stays, key=lambda posterior: posterior.history.best)
+
+
+def _free_run_density(posterior: Posterior, y: np.ndarray, c: np.ndarray) -> float:
+    """Mean log-density of the recording after its first samples, forecast from them alone."""
+    inputs = (c[:_RUN_IN], c[_RUN_IN:]) if posterior.input_dim else (None, None)
+    state = posterior.filter(y[:_RUN_IN], inputs[0])
+    forecast = posterior.forecast(len(y) - _RUN_IN, inputs[1], state=state, num_paths=100)
+    with np.errstate(over="ignore", invalid="ignore"):  # where it explodes the density is minus infinity
+        z = (y[_RUN_IN:] - forecast.mean) / forecast.std
+        density = np.nanmean(-0.5 * z**2 - np.log(forecast.std))
+    return float(density) if np.isfinite(density) else -np.inf
+
+
+def cast(tree: Any, dtype: Any) -> Any:
+    """Every float array of `tree` as a JAX array of the given type."""
+
+    def one(leaf: Any) -> Any:
+        return jnp.asarray(leaf, dtype) if jnp.issubdtype(np.asarray(leaf).dtype, np.floating) else jnp.asarray(leaf)
+
+    return jax.tree.map(one, tree)
