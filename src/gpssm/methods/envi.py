@@ -33,6 +33,7 @@ from gpssm.interruption import Interruption
 from gpssm.methods import start
 from gpssm.methods.base import GPMethod, Path, cast, one_of
 from gpssm.methods.training import Schedule
+from gpssm.methods.unrolled import by_time, noise_by_time, unroll
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise
 from gpssm.posterior import FilterSettings
@@ -93,23 +94,13 @@ def _window_likelihoods(
     model: GPSSM, carry: Float[Array, "b n dx"], data: Data, key: Array, settings: Settings
 ) -> tuple[Float[Array, "w b"], Float[Array, "b n dx"]]:
     windows = data.windows
-    num_windows, length, output_dim = windows.outputs.shape
-    state_dim, dtype = model.state_dim, carry.dtype
     key_u, key_x0, key_noise, key_gap = jax.random.split(key, 4)
-
-    prior = model.transition.prior()
-    eps = jax.random.normal(key_u, (num_windows, state_dim, model.num_inducing), dtype)
-    alphas = jax.vmap(lambda e: model.transition.draw(prior, e))(eps)
-
-    first = model.initial_state.members(
-        jax.random.normal(key_x0, (model.initial_state.mean.shape[0], settings.num_members, state_dim), dtype)
+    initial = model.initial_state
+    first = initial.members(
+        jax.random.normal(key_x0, (initial.mean.shape[0], settings.num_members, model.state_dim), carry.dtype)
     )
     starts = jnp.where((windows.left < 0)[:, None, None], first[windows.sequence], carry)
-    draws = ensemble.draw_noise(
-        key_noise, length * num_windows, settings.num_members, state_dim, output_dim,
-        full=model.full_noise, options=settings.options, dtype=dtype,
-    )  # fmt: skip
-    taper = None if settings.taper is None else jnp.asarray(settings.taper, dtype)
+    taper = None if settings.taper is None else jnp.asarray(settings.taper, carry.dtype)
     observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor, taper)
 
     def one(
@@ -119,20 +110,12 @@ def _window_likelihoods(
         moved = jnp.where(skip, predicted.members, filtered.members) if settings.gap_length else filtered.members
         return jnp.where(active > 0, moved, members), filtered.log_likelihood
 
-    def body(members: Array, now: Any) -> tuple[Array, Array]:
-        c, *rest = now
-        f = prior.side_by_side(ensemble.with_inputs(members, c), alphas)
-        axes = (0, 0, *(None if part is None else 0 for part in rest))
-        return jax.vmap(one, in_axes=axes)(members, f, *rest)
-
-    def by_time(array: Array | None) -> Any:
-        return None if array is None else array.reshape(length, num_windows, *array.shape[1:])
-
     skips = _gaps(key_gap, data, settings.gap_length)
-    columns = (windows.inputs, windows.outputs, windows.active, skips)
-    now = (*(jnp.swapaxes(jnp.asarray(a), 0, 1) for a in columns), *map(by_time, draws))
-    # Recomputing a step on the way back is cheaper than writing out everything it needs.
-    ends, likelihoods = jax.lax.scan(jax.checkpoint(body), starts, now)
+    columns = (
+        *map(by_time, (windows.outputs, windows.active, skips)),
+        *noise_by_time(key_noise, model, starts, windows, settings.options),
+    )
+    ends, likelihoods = unroll(model, starts, windows, key_u, columns, one)
     return likelihoods, ends
 
 

@@ -1,0 +1,84 @@
+"""PRSSM: probabilistic recurrent state-space models (Doerr et al., ICML 2018).
+
+    q(x_{0:T}, f) = q(x_0 | y) prod_t p(x_t | f_t) p(f_t | x_{t-1}, u) q(u)
+
+States are sampled from the learned transition itself and no observation corrects them; observations
+enter through the bound alone:
+
+    maximise  sum_t E_q[log N(y_t | C x_t, R)] - KL[q(x_0) || p(x_0)] - KL[q(u) || p(u)].
+
+The expectation is taken over sampled trajectories ("doubly stochastic"). As in the paper, long
+recordings are cut into windows and q(x_0) of each is read from its first samples by a recognition
+network. Where the paper leaves room, what is best for the method: u is sampled once per trajectory
+and not anew at every step (Ialongo et al. 2019 call the latter a flaw), the linear mean function,
+start values and optimiser are those of EnVI, and a fitted model is filtered by the ensemble Kalman
+filter, so that a forecast starts from a state that has seen the data.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from gpssm.filters import ensemble
+from gpssm.methods import start
+from gpssm.methods.base import GPMethod, Learner
+from gpssm.methods.recognition import Recognition
+from gpssm.methods.unrolled import by_time, expected_log_density, noise_by_time, unroll
+from gpssm.windows import Windows
+
+SAMPLED = ensemble.Options(update="sqrt")  # no observation is perturbed here
+
+
+class Settings(NamedTuple):
+    """What the compiled objective is built for."""
+
+    num_samples: int
+
+
+def elbo(
+    learner: Learner, carry: Array, windows: Windows, key: Array, settings: Settings
+) -> tuple[Float[Array, ""], tuple[Array, dict[str, Array]]]:
+    """The bound, from `settings.num_samples` trajectories in every window."""
+    model = learner.model
+    key_u, key_x0, key_noise = jax.random.split(key, 3)
+    q_x0 = learner.states(windows)
+    shape = (len(q_x0.mean), settings.num_samples, model.state_dim)
+    starts = q_x0.members(jax.random.normal(key_x0, shape, q_x0.mean.dtype))
+    noise, _ = noise_by_time(key_noise, model, starts, windows, SAMPLED)
+
+    def one(members: Array, f: tuple[Array, Array], y: Array, active: Array, noise: Array) -> tuple[Array, Array]:
+        moved = ensemble.move(*f, model.process_noise.factor, noise)
+        return jnp.where(active > 0, moved, members), expected_log_density(model, moved, y)
+
+    columns = (by_time(windows.outputs), by_time(windows.active), noise)
+    _, scores = unroll(model, starts, windows, key_u, columns, one)
+    likelihood = jnp.sum(scores) - windows.log_volume
+    kl_u, kl_x0 = model.transition.kl(), q_x0.kl(model.initial_state)
+    return likelihood - kl_u - kl_x0, (carry, {"likelihood": likelihood, "KL(u)": kl_u, "KL(x0)": kl_x0})
+
+
+@dataclass(frozen=True)
+class PRSSM(GPMethod):
+    """PRSSM with everything a user may want to choose, besides the model (`GPMethod`).
+
+    Args:
+        num_samples: trajectories of every window.
+    """
+
+    num_samples: int = field(default=16, kw_only=True)
+
+    _COUNTS: ClassVar[tuple[tuple[str, int], ...]] = (*GPMethod._COUNTS, ("num_samples", 1))
+    objective = staticmethod(elbo)
+
+    def learner(self, begun: start.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
+        dims = (self.state_dim, windows.outputs.shape[-1], windows.inputs.shape[-1])
+        return Learner(begun.model, Recognition.start(key, *dims)), jnp.zeros(())
+
+    def settings(self, begun: start.Start, hidden: bool) -> Settings:
+        return Settings(self.num_samples)
+
+    def default_restarts(self, hidden: bool) -> int:
+        return 3 if hidden else 1

@@ -1,0 +1,1 @@
+"""Transitions that are neural networks."""
