@@ -43,19 +43,30 @@ def by_time(column: Any) -> Array:
 
 
 def noise_by_time(
-    key: Array, model: GPSSM, starts: Float[Array, "b n dx"], windows: Windows, options: ensemble.Options
+    key: Array,
+    model: GPSSM,
+    starts: Float[Array, "b n dx"],
+    windows: Windows,
+    options: ensemble.Options,
+    *,
+    full: bool | None = None,
 ) -> tuple[Array, Array | None]:
-    """All draws that `ensemble.assimilate` or `ensemble.move` need in all windows (w, b, ...)."""
+    """All draws that `ensemble.assimilate` or `ensemble.move` need in all windows (w, b, ...).
+
+    With `full` there are two for every move, of f and of the process, even where their sum would do.
+    """
     (num_windows, length, output_dim), num_members = windows.outputs.shape, starts.shape[1]
     draws = ensemble.draw_noise(
         key, length * num_windows, num_members, model.state_dim, output_dim,
-        full=model.full_noise, options=options, dtype=starts.dtype,
+        full=model.full_noise if full is None else full, options=options, dtype=starts.dtype,
     )  # fmt: skip
 
     def cut(array: Array | None) -> Array | None:
         return None if array is None else array.reshape(length, num_windows, *array.shape[1:])
 
-    return cut(draws[0]), cut(draws[1])
+    process, perturbations = map(cut, draws)
+    assert process is not None
+    return process, perturbations
 
 
 def expected_log_density(
