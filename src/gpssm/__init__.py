@@ -7,15 +7,12 @@ no global setting: no precision flag, no thread or core affinity.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gpssm.methods.registry import METHODS
+
 __version__ = "0.1.0"
 
-_EXPORTS = {
-    "EnVI": "gpssm.methods.envi",
+_EXPORTS = {entry.attribute: entry.module for entry in METHODS.values()} | {
     "OEnVI": "gpssm.methods.oenvi",
-    "ARX": "gpssm.methods.arx",
-    "LinearGaussian": "gpssm.methods.linear_gaussian",
-    "LastValue": "gpssm.methods.last_value",
-    "TrainingMean": "gpssm.methods.training_mean",
     "Schedule": "gpssm.methods.training",
     "Posterior": "gpssm.posterior",
     "Stream": "gpssm.stream",

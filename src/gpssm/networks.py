@@ -54,9 +54,7 @@ class GRU(eqx.Module):
     @classmethod
     def start(cls, key: Array, inputs: int, width: int) -> "GRU":
         key_gates, key_candidate = jax.random.split(key)
-        return cls(
-            Dense.start(key_gates, inputs + width, 2 * width), Dense.start(key_candidate, inputs + width, width)
-        )
+        return cls(Dense.start(key_gates, inputs + width, 2 * width), Dense.start(key_candidate, inputs + width, width))
 
     def __call__(self, x: Float[Array, "b t i"], *, reverse: bool = False) -> Float[Array, "b t h"]:
         """The state after each sample; with `reverse`, from the last to the first."""

@@ -16,13 +16,9 @@ from gpssm.cli.files import Model, check_target, split
 from gpssm.cli.output import print_json, print_line
 from gpssm.datasets.csv_files import from_csv
 from gpssm.datasets.series import SeriesList
-from gpssm.errors import InvalidInput
-from gpssm.methods.arx import ARX
-from gpssm.methods.envi import EnVI
-from gpssm.methods.last_value import LastValue
-from gpssm.methods.linear_gaussian import LinearGaussian
+from gpssm.methods import registry
+from gpssm.methods.base import StateSpaceMethod
 from gpssm.methods.training import Diverged, TrainingWarning
-from gpssm.methods.training_mean import TrainingMean
 from gpssm.posterior import Posterior
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -36,16 +32,6 @@ class Choices(NamedTuple):
     num_inducing: int
     restarts: int | None
     seed: int
-
-
-METHODS: dict[str, Callable[[Choices], Callable[..., Model]]] = {
-    "EnVI": lambda c: partial(EnVI(c.state_dim, c.num_inducing).fit, restarts=c.restarts),
-    "LinearGaussian": lambda c: LinearGaussian(c.state_dim).fit,
-    "ARX": lambda _: ARX().fit,
-    "LastValue": lambda _: LastValue().fit,
-    "TrainingMean": lambda _: TrainingMean().fit,
-}
-"""The `fit` of every method, as it was chosen to be."""
 
 
 def run(
@@ -106,10 +92,10 @@ def run(
 
 
 def _fit_of(choices: Choices) -> Callable[..., Model]:
-    found = [make for name, make in METHODS.items() if name.lower() == choices.method.lower()]
-    if not found:
-        raise InvalidInput(f"method: expected one of {', '.join(METHODS)}, got {choices.method!r}.")
-    return found[0](choices)
+    """The `fit` of the method that was chosen."""
+    method = registry.build(choices.method, state_dim=choices.state_dim, num_inducing=choices.num_inducing)
+    fit: Callable[..., Model] = method.fit
+    return partial(fit, restarts=choices.restarts) if isinstance(method, StateSpaceMethod) else fit
 
 
 def _objective(fitted: Model, data: SeriesList) -> dict[str, float]:

@@ -9,6 +9,7 @@ import typer
 from gpssm import __version__
 from gpssm.cli import runtime
 from gpssm.errors import InvalidInput
+from gpssm.methods.registry import METHODS, SYSTEMS
 
 app = typer.Typer(
     add_completion=False,
@@ -101,12 +102,12 @@ def fit(
     id_: Annotated[
         str | None, typer.Option("--id", metavar="COLUMN", help="Column that tells recordings in one file apart.")
     ] = None,
-    method: Annotated[str, typer.Option(help="EnVI, LinearGaussian, ARX, LastValue or TrainingMean.")] = "EnVI",
-    state_dim: Annotated[int, typer.Option(min=1, help="Dimension of the state (EnVI, LinearGaussian).")] = 4,
-    num_inducing: Annotated[int, typer.Option(min=1, help="Inducing points of every state (EnVI).")] = 20,
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "EnVI",
+    state_dim: Annotated[int, typer.Option(min=1, help="Dimension of the state.")] = 4,
+    num_inducing: Annotated[int, typer.Option(min=1, help="Inducing points of every state, where f is a GP.")] = 20,
     restarts: Annotated[
         int | None,
-        typer.Option(min=1, help="Beginnings of which the best is kept (EnVI); 3 by default where states are hidden."),
+        typer.Option(min=1, help="Beginnings of which the best is kept; 3 by default where states are hidden."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
     json_: AsJson = False,
@@ -270,16 +271,31 @@ def kink(
     obs_noise: Annotated[
         list[float] | None, typer.Option(help="Observation noise variance; repeat for several.")
     ] = None,
-    method: Annotated[str, typer.Option(help="EnVI, 'EnVI (paper)', OEnVI, or all.")] = "all",
+    method: Annotated[str, typer.Option(help=f"{', '.join(SYSTEMS)}, EnVI (paper), OEnVI, or all.")] = "all",
     length: Annotated[int, typer.Option(min=50, help="Number of samples.")] = 600,
     seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 5,
     json_: AsJson = False,
     out: OutDir = None,
 ) -> None:
-    """Table I: the kink function, beside the paper's row; OEnVI sees every sample once."""
+    """Table I: the kink function, beside the paper's rows; OEnVI sees every sample once."""
     from gpssm.cli.kink import run
 
     run(setting, obs_noise, method, length, seeds, json_, out)
+
+
+@reproduce.command()
+def convergence(
+    setting: Annotated[str, typer.Option(help="Process noise 0.05 as a 'variance' or as 'sd'; or 'all'.")] = "sd",
+    method: Annotated[str, typer.Option(help="EnVI, vGPSSM, VCDT, VCDT (amortised), or all.")] = "all",
+    steps: Annotated[int, typer.Option(min=25, help="Iterations of every fit.")] = 1000,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 3,
+    json_: AsJson = False,
+    out: OutDir = None,
+) -> None:
+    """The convergence figure: error of f on the kink function against iterations and against seconds."""
+    from gpssm.cli.convergence import run
+
+    run(setting, method, steps, seeds, json_, out)
 
 
 @reproduce.command()
@@ -314,7 +330,7 @@ def nascar(
 @reproduce.command()
 def sysid(
     dataset: Annotated[str, typer.Option(help="actuator, ballbeam, drive, dryer, gas_furnace, or all.")] = "all",
-    method: Annotated[str, typer.Option(help="EnVI, one of the baselines, or all.")] = "all",
+    method: Annotated[str, typer.Option(help=f"{', '.join(METHODS)}, or all.")] = "all",
     seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 5,
     missing: Annotated[float, typer.Option(help="Share of training outputs to delete at random.")] = 0.0,
     json_: AsJson = False,

@@ -48,7 +48,7 @@ def run(dataset: str, method: str, seeds: int, missing: float, as_json: bool, ou
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore", TrainingWarning)  # repaired, and part of the method
                         score = experiment.fit(d, data[d], m, seed, missing, watch)
-                    record = {"version": __version__, "settings": repr(experiment.METHODS[m]), "score": asdict(score)}
+                    record = {"version": __version__, "settings": repr(experiment.build(m)), "score": asdict(score)}
                     write_atomically(path, json.dumps(record).encode())
                 cell.append(score)
             cells.append(cell)
@@ -67,7 +67,7 @@ def _kept(path: Path, method: str) -> experiment.Score | None:
     if not path.is_file():
         return None
     record = json.loads(path.read_text())
-    if (record["version"], record["settings"]) != (__version__, repr(experiment.METHODS[method])):
+    if (record["version"], record["settings"]) != (__version__, repr(experiment.build(method))):
         return None
     return experiment.Score(**record["score"])
 

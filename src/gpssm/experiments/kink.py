@@ -17,6 +17,7 @@ import numpy as np
 
 from gpssm.datasets import kink, kink_function
 from gpssm.history import Progress
+from gpssm.methods import registry
 from gpssm.methods.envi import EnVI
 from gpssm.methods.oenvi import OEnVI
 from gpssm.posterior import Posterior
@@ -53,27 +54,29 @@ PAPER: dict[str, dict[float, tuple[float, float, float, float]]] = {
 }
 
 
-def _known_emission(obs_noise: float) -> dict[str, Any]:
+Watch = bool | Callable[[Progress], None]
+METHODS = (*registry.SYSTEMS, "EnVI (paper)", "OEnVI")
+
+
+def known_emission(obs_noise: float) -> dict[str, Any]:
     """As in the paper, the emission and its noise are given and the transition is learned."""
     return {"obs_noise": obs_noise, "fixed": ("obs_noise",)}
 
 
-def _one_pass(outputs: np.ndarray, obs_noise: float, seed: int) -> Posterior:
-    """Every sample seen once, in order."""
-    stream = OEnVI(1, NUM_INDUCING, obs_noise=obs_noise).start(seed=seed)
-    for y in outputs:
-        stream.learn_one(y)
-    return stream.posterior()
-
-
-Watch = bool | Callable[[Progress], None]
-METHODS: dict[str, Callable[[np.ndarray, float, int, Watch], Posterior]] = {
-    "EnVI": lambda y, r, seed, watch: EnVI(1, NUM_INDUCING, **_known_emission(r)).fit(y, seed=seed, progress=watch),
-    "EnVI (paper)": lambda y, r, seed, watch: EnVI.paper(1, NUM_INDUCING, **_known_emission(r)).fit(
-        y, seed=seed, progress=watch
-    ),
-    "OEnVI": lambda y, r, seed, watch: _one_pass(y, r, seed),
-}
+def learn(method: str, outputs: np.ndarray, obs_noise: float, seed: int, watch: Watch) -> Posterior:
+    """Fit a method by its name; OEnVI sees every sample once, in order."""
+    if method == "OEnVI":
+        stream = OEnVI(1, NUM_INDUCING, obs_noise=obs_noise).start(seed=seed)
+        for y in outputs:
+            stream.learn_one(y)
+        return stream.posterior()
+    known = known_emission(obs_noise)
+    if method == "EnVI (paper)":
+        return EnVI.paper(1, NUM_INDUCING, **known).fit(outputs, seed=seed, progress=watch)
+    fitted: Posterior = registry.build(method, state_dim=1, num_inducing=NUM_INDUCING, **known).fit(
+        outputs, seed=seed, progress=watch
+    )
+    return fitted
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ def fit(
     """Simulate, learn and score, everything from one seed."""
     data = kink(length, PROCESS_NOISE[setting], obs_noise, seed)
     started = time.perf_counter()
-    posterior = METHODS[method](data.outputs, obs_noise, seed, progress)
+    posterior = learn(method, data.outputs, obs_noise, seed, progress)
     return posterior, score(posterior, seed, time.perf_counter() - started)
 
 

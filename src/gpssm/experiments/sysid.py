@@ -15,25 +15,14 @@ import numpy as np
 from gpssm import evaluation
 from gpssm.datasets import Series
 from gpssm.history import Progress
-from gpssm.methods.arx import ARX
-from gpssm.methods.envi import EnVI
-from gpssm.methods.last_value import LastValue
-from gpssm.methods.linear_gaussian import LinearGaussian
-from gpssm.methods.training_mean import TrainingMean
+from gpssm.methods import registry
 
 NDArray = np.ndarray
 
 DATASETS = ("actuator", "ballbeam", "drive", "dryer", "gas_furnace")
 STATE_DIM, NUM_INDUCING, BLOCK = 4, 20, 50
 
-METHODS: dict[str, Any] = {
-    "EnVI": EnVI(STATE_DIM, NUM_INDUCING),
-    "LinearGaussian": LinearGaussian(STATE_DIM),
-    "ARX": ARX(),
-    "ARX(4)": ARX(order=4, name="ARX(4)"),
-    "LastValue": LastValue(),
-    "TrainingMean": TrainingMean(),
-}
+METHODS = registry.METHODS
 
 # method -> RMSE and its standard deviation over five seeds, in the order of DATASETS
 PAPER: dict[str, tuple[tuple[float, float], ...]] = {
@@ -91,6 +80,11 @@ class Row:
         return asdict(self)
 
 
+def build(method: str) -> Any:
+    """The method as it is compared: with its defaults."""
+    return registry.build(method, state_dim=STATE_DIM, num_inducing=NUM_INDUCING)
+
+
 def fit(
     dataset: str,
     data: Series,
@@ -103,7 +97,7 @@ def fit(
     train, test = data.split(0.5)
     outputs = _delete(train.outputs, missing, seed)
     clock = time.process_time()
-    fitted = METHODS[method].fit(outputs, train.inputs, seed=seed, progress=progress)
+    fitted = build(method).fit(outputs, train.inputs, seed=seed, progress=progress)
     seconds = time.process_time() - clock
     free = evaluation.free_run(fitted, len(test.outputs), test.inputs, seed=seed)
     blocks = evaluation.blocks(fitted, test.outputs, test.inputs, length=BLOCK, seed=seed)

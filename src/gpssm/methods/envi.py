@@ -138,6 +138,7 @@ _HIDDEN_RESTARTS = 3
 # A square-root update needs few members more than states, and time goes with their number.
 _HIDDEN_MEMBERS = 16
 
+
 @dataclass(frozen=True)
 class EnVI(GPMethod):
     """EnVI with everything a user may want to choose, besides the model (`GPMethod`).

@@ -69,9 +69,7 @@ def noise_by_time(
     return process, perturbations
 
 
-def expected_log_density(
-    model: GPSSM, members: Float[Array, "n dx"], y: Float[Array, " dy"]
-) -> Float[Array, ""]:
+def expected_log_density(model: GPSSM, members: Float[Array, "n dx"], y: Float[Array, " dy"]) -> Float[Array, ""]:
     """`1/n sum_n log N(y | g(x^n), R)` over the channels that were seen."""
     variance = model.obs_noise.factor
     seen = ~jnp.isnan(y)

@@ -123,7 +123,7 @@ class _Begun(NamedTuple):
 def kalman_gates(model: GPSSM, windows: Windows) -> _Begun:
     """The update of a Kalman filter whose prediction has covariance Q, at every time step; without one, f itself."""
     outputs = np.asarray(windows.outputs)
-    dx, (count, length, dy) = model.state_dim, outputs.shape
+    dx, (count, length) = model.state_dim, outputs.shape[:2]
     q, r = np.asarray(model.process_noise.covariance), np.asarray(model.obs_noise.covariance)
     seen = ~np.isnan(outputs).any(axis=-1)
     weight, bias = np.tile(np.eye(dx), (count, length, 1, 1)), np.zeros((count, length, dx))
