@@ -15,6 +15,7 @@ start values and optimiser are those of EnVI, and a fitted model is filtered by 
 filter, so that a forecast starts from a state that has seen the data.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,9 +28,14 @@ from gpssm.methods import start
 from gpssm.methods.base import GPMethod, Learner
 from gpssm.methods.recognition import Recognition
 from gpssm.methods.unrolled import by_time, expected_log_density, noise_by_time, unroll
+from gpssm.models.gpssm import GPSSM
 from gpssm.windows import Windows
 
 SAMPLED = ensemble.Options(update="sqrt")  # no observation is perturbed here
+
+
+# of the model, f at every member, where the members went, and the sample that came
+Score = Callable[[GPSSM, tuple[Array, Array], Float[Array, "n dx"], Float[Array, " dy"]], Float[Array, ""]]
 
 
 class Settings(NamedTuple):
@@ -47,17 +53,28 @@ def elbo(
     q_x0 = learner.states(windows)
     shape = (len(q_x0.mean), settings.num_samples, model.state_dim)
     starts = q_x0.members(jax.random.normal(key_x0, shape, q_x0.mean.dtype))
+    scores = trajectory_scores(model, starts, windows, key_u, key_noise, _expected)
+    likelihood = jnp.sum(scores) - windows.log_volume
+    kl_u, kl_x0 = model.transition.kl(), q_x0.kl(model.initial_state)
+    return likelihood - kl_u - kl_x0, (carry, {"likelihood": likelihood, "KL(u)": kl_u, "KL(x0)": kl_x0})
+
+
+def trajectory_scores(
+    model: GPSSM, starts: Float[Array, "b n dx"], windows: Windows, key_u: Array, key_noise: Array, score: Score
+) -> Float[Array, "w b"]:
+    """What `score` says of every sample, along trajectories that no observation corrects."""
     noise, _ = noise_by_time(key_noise, model, starts, windows, SAMPLED)
 
     def one(members: Array, f: tuple[Array, Array], y: Array, active: Array, noise: Array) -> tuple[Array, Array]:
         moved = ensemble.move(*f, model.process_noise.factor, noise)
-        return jnp.where(active > 0, moved, members), expected_log_density(model, moved, y)
+        return jnp.where(active > 0, moved, members), score(model, f, moved, y)
 
     columns = (by_time(windows.outputs), by_time(windows.active), noise)
-    _, scores = unroll(model, starts, windows, key_u, columns, one)
-    likelihood = jnp.sum(scores) - windows.log_volume
-    kl_u, kl_x0 = model.transition.kl(), q_x0.kl(model.initial_state)
-    return likelihood - kl_u - kl_x0, (carry, {"likelihood": likelihood, "KL(u)": kl_u, "KL(x0)": kl_x0})
+    return unroll(model, starts, windows, key_u, columns, one)[1]
+
+
+def _expected(model: GPSSM, f: tuple[Array, Array], members: Array, y: Array) -> Array:
+    return expected_log_density(model, members, y)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@
 A model works in standardised units throughout; `gpssm.scaling` translates to the user's.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -28,7 +30,7 @@ class Dynamics(eqx.Module):
 
     mean: Mean
     conditionals: Conditional  # every leaf has a leading axis of length dx
-    mixing: Float[Array, "dx dx"] | None
+    mixing: Leaf  # (dx, dx), or None
 
     def __call__(self, x: Float[Array, "n d"]) -> tuple[Float[Array, "n dx"], Float[Array, "n ..."]]:
         residual, var = jax.vmap(lambda conditional: conditional(x))(self.conditionals)
@@ -165,7 +167,8 @@ class InitialState(eqx.Module):
 class GPSSM(eqx.Module):
     """All that is learned. Names of its parameters are the dotted paths of its fields."""
 
-    transition: Transition
+    transition: Any
+    """A `Transition`, or what has its methods and properties: `models.neural.NeuralTransition`."""
     process_noise: DiagonalNoise | FullNoise
     emission: LinearEmission | FunctionEmission
     obs_noise: DiagonalNoise
