@@ -291,7 +291,7 @@ class GPMethod(StateSpaceMethod):
     mixed: bool = field(default=False, kw_only=True)
     inducing_rate: float = field(default=0.2, kw_only=True)
 
-    _COUNTS = (("state_dim", 1), ("num_inducing", 1))
+    _COUNTS: ClassVar[tuple[tuple[str, int], ...]] = (("state_dim", 1), ("num_inducing", 1))
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -76,8 +76,9 @@ def _assimilate(model: GPSSM, members: Array, y: Array, u: Array, key: Array, op
         key_noise, 1, num_members, state_dim, y.shape[0], full=full, options=options, dtype=members.dtype
     )
     observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor)
-    f = dynamics(ensemble.with_inputs(members[None], u[None])[0])
-    predicted, filtered = ensemble.assimilate(*f, y, process[0], None if obs is None else obs[0], observing, options)
+    f_mean, f_var = dynamics(ensemble.with_inputs(members[None], u[None])[0])
+    perturbation = None if obs is None else obs[0]
+    predicted, filtered = ensemble.assimilate(f_mean, f_var, y, process[0], perturbation, observing, options)
     return _Step(predicted, filtered, model.transition.kl())
 
 

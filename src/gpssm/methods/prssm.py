@@ -17,7 +17,7 @@ filter, so that a forecast starts from a state that has seen the data.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +87,7 @@ class PRSSM(GPMethod):
 
     num_samples: int = field(default=16, kw_only=True)
 
-    _COUNTS: ClassVar[tuple[tuple[str, int], ...]] = (*GPMethod._COUNTS, ("num_samples", 1))
+    _COUNTS = (*GPMethod._COUNTS, ("num_samples", 1))
     objective = staticmethod(elbo)
 
     def learner(self, begun: start.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:

@@ -17,7 +17,7 @@ filtered by the ensemble Kalman filter.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -150,7 +150,7 @@ class VCDT(GPMethod):
     amortised: bool = field(default=False, kw_only=True)
     num_samples: int = field(default=16, kw_only=True)
 
-    _COUNTS: ClassVar[tuple[tuple[str, int], ...]] = (*GPMethod._COUNTS, ("num_samples", 1))
+    _COUNTS = (*GPMethod._COUNTS, ("num_samples", 1))
     objective = staticmethod(elbo)
 
     def learner(self, begun: start.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
