@@ -97,5 +97,9 @@ class PRSSM(GPMethod):
     def settings(self, begun: start.Start, hidden: bool) -> Settings:
         return Settings(self.num_samples)
 
+    def default_window(self, hidden: bool) -> int:
+        """Short where the state is seen: nothing pulls a trajectory back, and on kink five steps lose it."""
+        return 50 if hidden else 5
+
     def default_restarts(self, hidden: bool) -> int:
         return 3 if hidden else 1
