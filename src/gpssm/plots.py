@@ -24,12 +24,12 @@ def transition(
     states: NDArray | None = None,
     ax: Any = None,
 ) -> Any:
-    """The learned f of a one-dimensional system, its 95% band and its inducing points.
+    """The learned f of a one-dimensional system, its 95% band and its inducing points, if it has any.
 
     Args:
         posterior: with one state and no inputs.
         truth: the true f, where it is known.
-        span: range of x; that of the inducing points by default.
+        span: range of x; that of the inducing points by default, or two standard deviations of the data.
         states: consecutive states to show as pairs.
         ax: where to draw; the current axes by default.
     """
@@ -37,7 +37,10 @@ def transition(
         raise ValueError("posterior: expected one state and no inputs; plot slices of `posterior.transition` instead.")
     ax = plt.gca() if ax is None else ax
     z = np.sort(inducing_inputs(posterior)[:, 0])
-    low, high = (z[0], z[-1]) if span is None else span
+    if span is None:
+        centre, unit = posterior.scaling.state_shift[0], posterior.scaling.state_scale[0]
+        span = (z[0], z[-1]) if len(z) else (centre - 2 * unit, centre + 2 * unit)
+    low, high = span
     x = np.linspace(low, high, 300)
     mean, var = (a[:, 0] for a in posterior.transition(x[:, None]))
     band = 1.96 * np.sqrt(var)
@@ -48,16 +51,9 @@ def transition(
     if truth is not None:
         ax.plot(x, truth(x), color=ORANGE, lw=1.5, ls="--", label="true f")
     inside = z[(z >= low) & (z <= high)]
-    ax.plot(
-        inside,
-        posterior.transition(inside[:, None])[0][:, 0],
-        "o",
-        ms=4,
-        color=BLUE,
-        mec="white",
-        mew=0.6,
-        label="inducing points",
-    )
+    if len(inside):
+        at = posterior.transition(inside[:, None])[0][:, 0]
+        ax.plot(inside, at, "o", ms=4, color=BLUE, mec="white", mew=0.6, label="inducing points")
     ax.set(xlabel="$x_{t-1}$", ylabel="$x_t$", xlim=(low, high))
     ax.legend(frameon=False, fontsize=8)
     return ax
@@ -178,6 +174,8 @@ def _legend_of_several(ax: Any, values: NDArray) -> None:
 
 
 def inducing_inputs(posterior: Posterior, dimension: int = 0) -> NDArray:
-    """Inducing inputs (M, dx + dc) of one state dimension, in the user's units."""
+    """Inducing inputs (M, dx + dc) of one state dimension, in the user's units; none where f is a network."""
+    if not posterior.model.num_inducing:
+        return np.zeros((0, posterior.state_dim + posterior.input_dim))
     z = np.asarray(posterior.model.transition.gp.inducing_inputs)[dimension]
     return posterior.scaling.argument_shift + posterior.scaling.argument_scale * z

@@ -1,1 +1,110 @@
-"""Transitions that are neural networks."""
+"""Transitions that are neural networks: nothing of f is uncertain but its additive noise.
+
+They stand where a GP transition stands (`models.gpssm.Transition`), with no inducing points: a sample
+of u has no entries, and a divergence from its prior is zero.
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from gpssm.gp.means import Linear
+from gpssm.networks import MLP, Dense
+
+
+class NeuralTransition(eqx.Module):
+    """`[x, c] -> mean and variance of x_t - v_t`, with a linear part `mean` that any linear system is in reach of."""
+
+    mean: Linear
+
+    @abstractmethod
+    def __call__(self, x: Float[Array, "n d"]) -> tuple[Float[Array, "n dx"], Float[Array, "n dx"]]: ...
+
+    @property
+    def state_dim(self) -> int:
+        return int(self.mean.bias.shape[0])
+
+    @property
+    def num_inducing(self) -> int:
+        return 0
+
+    @property
+    def correlated(self) -> bool:
+        return False
+
+    def prior(self) -> "NeuralTransition":
+        """Itself: there is no u to be given."""
+        return self
+
+    def marginal(self) -> "NeuralTransition":
+        """Itself: there is no u to integrate out."""
+        return self
+
+    def draw(self, prior: "NeuralTransition", eps: Float[Array, "dx 0"]) -> Float[Array, "dx 0"]:
+        """The weights of a sample of u, of which there are none."""
+        return eps
+
+    def given(self, alpha: Float[Array, "dx 0"]) -> "NeuralTransition":
+        """Itself, for every sample of u."""
+        return self
+
+    def side_by_side(
+        self, x: Float[Array, "b n d"], alphas: Float[Array, "b dx 0"]
+    ) -> tuple[Float[Array, "b n dx"], Float[Array, "b n dx"]]:
+        """All rows as one batch through the network."""
+        b, n, d = x.shape
+        mean, var = self(x.reshape(b * n, d))
+        return mean.reshape(b, n, -1), var.reshape(b, n, -1)
+
+    def kl(self) -> Float[Array, ""]:
+        """Zero: weights are estimated, not inferred."""
+        return jnp.zeros((), jnp.result_type(self.mean.bias))
+
+
+class ResidualTransition(NeuralTransition):
+    """`f(x, c) = A [x, c] + b + MLP([x, c])`, known without uncertainty."""
+
+    network: MLP
+
+    @classmethod
+    def start(cls, key: Array, mean: Linear, width: int, last: float = 0.1) -> "ResidualTransition":
+        """One hidden layer; begins near the linear part: the network's last layer is multiplied by `last`."""
+        dx, d = np.shape(mean.weight)
+        return cls(mean, MLP.start(key, (d, width, dx), last))
+
+    def __call__(self, x: Float[Array, "n d"]) -> tuple[Float[Array, "n dx"], Float[Array, "n dx"]]:
+        mean = self.mean(x) + self.network(x)
+        return mean, jnp.zeros_like(mean)
+
+
+class GatedTransition(NeuralTransition):
+    """The gated transition of deep Kalman filters (Krishnan et al. 2017, Section 5), with z = [x, c].
+
+    g = sigmoid(MLP(z))      h = MLP(z)
+    mean = (1 - g) * (W z + b) + g * h
+    variance = softplus(V relu(h) + v)
+    """
+
+    gate: MLP
+    proposal: MLP
+    spread: Dense
+
+    @classmethod
+    def start(
+        cls, key: Array, mean: Linear, width: int, variance: Float[np.ndarray, " dx"], shut: float = 2.0
+    ) -> "GatedTransition":
+        """Begins near its linear part, all gates at `sigmoid(-shut)`, and with the given variances."""
+        dx, d = np.shape(mean.weight)
+        key_gate, key_proposal, key_spread = jax.random.split(key, 3)
+        gate, proposal = MLP.start(key_gate, (d, width, dx), 0.3), MLP.start(key_proposal, (d, width, dx))
+        gate = eqx.tree_at(lambda m: m.layers[-1].bias, gate, np.full(dx, -shut))
+        weight = Dense.start(key_spread, dx, dx, 0.1).weight
+        return cls(mean, gate, proposal, Dense(weight, np.log(np.expm1(variance))))
+
+    def __call__(self, x: Float[Array, "n d"]) -> tuple[Float[Array, "n dx"], Float[Array, "n dx"]]:
+        g, h = jax.nn.sigmoid(self.gate(x)), self.proposal(x)
+        return (1.0 - g) * self.mean(x) + g * h, jax.nn.softplus(self.spread(jax.nn.relu(h)))

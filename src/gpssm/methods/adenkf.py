@@ -1,0 +1,84 @@
+"""AD-EnKF: autodifferentiable ensemble Kalman filters (Chen, Sanz-Alonso and Willett, SIMODS 2022).
+
+    x_t = f(x_{t-1}, c_t) + v_t,   f(x, c) = A [x, c] + b + MLP([x, c]),   v_t ~ N(0, Q)
+
+    maximise  sum_t log N(y_t | C mbar_t, C Pbar_t C^T + R)
+
+over the weights of f, Q and R, differentiated through the filter: EnVI's likelihood, with a network in
+place of the GP and no divergence to pay for it. Nothing is said of how uncertain f is.
+
+The paper truncates back-propagation after some steps, which here is `window`: windows are filtered side
+by side, and what each starts from, its left neighbour's last ensemble, is not differentiated. Where
+the paper leaves room, what is best for the method: the linear part of f, started from least squares as
+EnVI's mean is; moments and update of the filter, start values and optimiser are those of EnVI; q(x_0) of
+a recording is learned, without its divergence in the objective; the best of several starts is kept.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from gpssm.gp.means import Linear
+from gpssm.methods import envi, start, subspace
+from gpssm.methods.base import StateSpaceMethod
+from gpssm.models.gpssm import GPSSM
+from gpssm.models.neural import ResidualTransition
+from gpssm.validation import positive_int
+from gpssm.windows import Windows
+
+
+def log_likelihood(
+    model: GPSSM, carry: Float[Array, "b n dx"], windows: Windows, key: Array, settings: envi.Settings
+) -> tuple[Float[Array, ""], tuple[Float[Array, "b n dx"], dict[str, Array]]]:
+    """That of the ensemble Kalman filter: what EnVI's bound is before divergences are subtracted."""
+    _, (carry, terms) = envi.elbo(model, carry, envi.Data(windows), key, settings)
+    return terms["likelihood"], (carry, {"likelihood": terms["likelihood"]})
+
+
+@dataclass(frozen=True)
+class ADEnKF(StateSpaceMethod):
+    """AD-EnKF with everything a user may want to choose, besides the model (`StateSpaceMethod`).
+
+    Args:
+        num_members: size of the ensemble; by default 50, or 16 where states are hidden.
+        width: units of the network's hidden layer; by default 16, or 8 where states are hidden: the
+            likelihood alone does not keep a wide network from learning a short recording by heart.
+    """
+
+    num_members: int | None = field(default=None, kw_only=True)
+    width: int | None = field(default=None, kw_only=True)
+    name: str = field(default="AD-EnKF", kw_only=True)
+
+    objective = staticmethod(log_likelihood)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for argument, least in (("num_members", 3), ("width", 1)):
+            if getattr(self, argument) is not None:
+                object.__setattr__(self, argument, positive_int(argument, getattr(self, argument), least))
+
+    def transition(self, rough: start.Rough, key: Array) -> ResidualTransition:
+        mean = Linear(*subspace.one_step(rough.states, rough.controls))
+        hidden = self.state_dim > len(rough.scaling.output_shift)
+        return ResidualTransition.start(key, mean, self.width or (8 if hidden else 16))
+
+    def learner(self, begun: start.Start, windows: Windows, key: Array) -> tuple[GPSSM, Any]:
+        key_network, key_carry = jax.random.split(key)
+        hidden = self.state_dim > windows.outputs.shape[-1]
+        num_members = self.settings(begun, hidden).num_members
+        carry = start.ensembles(begun.states, windows, num_members, key_carry, jnp.dtype(self.dtype))
+        # Every restart has its own weights: with the same ones they would end much alike.
+        old = begun.model.transition
+        drawn = ResidualTransition.start(key_network, old.mean, len(old.network.layers[0].bias))
+        return eqx.tree_at(lambda m: m.transition, begun.model, drawn), carry
+
+    def settings(self, begun: start.Start, hidden: bool) -> envi.Settings:
+        options = self.filter_settings(begun, hidden).options
+        return envi.Settings(self.num_members or (16 if hidden else 50), 1, options, None, 0)
+
+    def default_restarts(self, hidden: bool) -> int:
+        return 3
