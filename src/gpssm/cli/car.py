@@ -57,11 +57,13 @@ def _print(rows: list[experiment.Row], emissions: list[experiment.Emission]) -> 
     console = table_console(150)
     names = experiment.slot_names()
     for emission in emissions:
-        table = Table(title=f"Car, C {emission}: RMSE of the filtered state, mean over seeds")
+        middle = "mean" if emission == "identity" else "median"
+        table = Table(title=f"Car, C {emission}: RMSE of the filtered state, {middle} over seeds")
         for column in ("method", *names):
             table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
         for row in (row for row in rows if row.emission == emission):
-            table.add_row(row.method, *(f"{row.rmse[name]:.4f}" for name in names))
+            shown = row.rmse if emission == "identity" else row.rmse_median
+            table.add_row(row.method, *(f"{shown[name]:.4f}" for name in names))
         table.add_section()
         for method, cells in experiment.PAPER[emission].items():
             printed = ("/" if cell is None else f"{cell:.4f}" for cell in cells)

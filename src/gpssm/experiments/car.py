@@ -69,6 +69,8 @@ class Row:
     seeds: int
     rmse: dict[str, float]
     rmse_sd: dict[str, float]
+    rmse_median: dict[str, float]
+    """Some random C are nearly singular, and their few seeds decide every mean."""
     seconds: float
 
     def as_dict(self) -> dict[str, object]:
@@ -166,5 +168,6 @@ def summarise(method: str, emission: Emission, scores: list[dict[str, float]], s
         len(scores),
         dict(zip(names, table.mean(axis=0).tolist(), strict=True)),
         dict(zip(names, spread.tolist(), strict=True)),
+        dict(zip(names, np.median(table, axis=0).tolist(), strict=True)),
         float(np.mean(seconds)),
     )
