@@ -28,7 +28,7 @@ demo: $(STAMP)
 	$(BIN)/gpssm demo --out demo
 
 test: $(STAMP)-dev
-	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest -n 2 --dist loadfile
+	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(STAMP)-dev
 	$(BIN)/ruff check .

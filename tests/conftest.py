@@ -10,6 +10,14 @@ if hasattr(os, "sched_setaffinity"):
     _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     os.sched_setaffinity(0, {int(_cores[_worker % len(_cores)])})
 
+# Compiling is most of the work: what one worker, a command that a test starts or an earlier run has compiled is
+# taken from the cache of the command line, also if it was compiled quickly.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+from gpssm.cli import runtime
+
+runtime.prepare()
+
 import jaxtyping
 
 # Shapes and types of the array layers are checked at every call. The public entry points are
@@ -28,7 +36,11 @@ jaxtyping.install_import_hook(
     "beartype.beartype",
 )
 
+import importlib.util
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -36,6 +48,14 @@ import numpy as np
 import pytest
 
 jax.config.update("jax_enable_x64", True)
+
+# A worker takes a file at a time. The long ones come first: one that began last would keep one worker alone.
+LONGEST = ("test_fit", "test_competitors", "test_oenvi", "test_posterior", "test_stream_redis", "test_cli", "test_stream_cli")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
 @pytest.fixture(scope="session")
@@ -58,3 +78,36 @@ def central_differences() -> Callable[..., np.ndarray]:
         return np.array(result)
 
     return gradient
+
+
+@pytest.fixture
+def stream_here(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`gpssm stream` with the method of local_level.py, in this process.
+
+    For tests of what is read, printed and saved, to which a process of its own would only add the import of JAX.
+    """
+    from gpssm.cli import stream
+    from gpssm.cli.main import main
+
+    path = Path(__file__).with_name("local_level.py")
+    spec = importlib.util.spec_from_file_location("local_level", path)
+    assert spec is not None and spec.loader is not None
+    local_level = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, local_level)  # where reading a checkpoint looks for its classes
+    spec.loader.exec_module(local_level)
+    local_level.put_in_place(monkeypatch.setattr)
+
+    def run(*arguments: object, text: str | bytes = "") -> subprocess.CompletedProcess[str]:
+        file = tmp_path_factory.mktemp("stdin") / "text"
+        file.write_bytes(text.encode() if isinstance(text, str) else text)
+        command = ["gpssm", "stream", *map(str, arguments)]
+        capfd.readouterr()
+        with file.open("rb") as stdin, monkeypatch.context() as patched, pytest.raises(SystemExit) as ended:
+            patched.setattr(stream, "STDIN", stdin.fileno())
+            patched.setattr(sys, "argv", command)
+            main()
+        return subprocess.CompletedProcess(command, ended.value.code, *capfd.readouterr())
+
+    return run

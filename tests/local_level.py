@@ -6,6 +6,7 @@ random walk, moved by the inputs and seen with noise:
     x_t = x_{t-1} + sum(u_t) + w_t,  w ~ N(0, Q),        y_t = x_t + v_t,  v ~ N(0, R),        x_0 ~ N(0, P)
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -81,15 +82,14 @@ class LocalLevel:
         raise NotImplementedError
 
 
-def put_in_place() -> None:
+def put_in_place(replace: Callable[[Any, str, Any], None] = setattr) -> None:
     from gpssm import serialization
     from gpssm.cli import stream
-    from gpssm.posterior import Posterior
     from gpssm.stream import Stream
 
-    serialization._MODULES = (*serialization._MODULES, "__main__")
-    stream._new_stream = lambda state_dim, num_inducing, seed: Stream(LocalLevel(state_dim), seed)
-    Posterior.stream = lambda self, seed=0: Stream(LocalLevel(self.state_dim), seed)
+    # First, so that the other modules, which take as long to import as JAX, are imported only if they are needed.
+    replace(serialization, "_MODULES", ("gpssm.stream", __name__, *serialization._MODULES))
+    replace(stream, "_new_stream", lambda state_dim, num_inducing, seed: Stream(LocalLevel(state_dim), seed))
 
 
 def main() -> None:

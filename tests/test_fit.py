@@ -234,8 +234,8 @@ def test_importing_and_fitting_change_no_global_setting() -> None:
     code = (
         "import os, numpy as np, jax, jax.numpy as jnp, gpssm\n"
         "cores = os.sched_getaffinity(0)\n"
-        "y = np.random.default_rng(0).standard_normal((12, 1)).cumsum(0)\n"
-        "p = gpssm.EnVI(1, 4, num_members=5, schedule=gpssm.Schedule(max_steps=25, decay_steps=0)).fit(y)\n"
+        f"y = gpssm.datasets.kink({LENGTH}, 0.05, 0.08, seed=0).outputs\n"  # of the size that is compiled already
+        "p = gpssm.EnVI(1, 10, num_members=30, schedule=gpssm.Schedule(max_steps=25, decay_steps=0)).fit(y)\n"
         "assert p.model.transition.gp.q_mean.dtype == np.float64\n"
         "assert p.transition([[0.0]])[0].dtype == np.float64\n"
         "assert jnp.ones(1).dtype == jnp.float32 and os.sched_getaffinity(0) == cores\n"

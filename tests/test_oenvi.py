@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -20,6 +21,7 @@ from gpssm.stream import Estimate, Stream
 
 NDArray = np.ndarray
 SMALL = {"num_inducing": 8, "num_members": 10, "trial": 30}
+HORIZON, PATHS = 3, 4000  # of the forecasts of one stream: compiled once
 
 
 def learn(stream: Stream, outputs: NDArray, inputs: NDArray | None = None) -> list[Estimate]:
@@ -97,8 +99,8 @@ def test_resumes_bit_for_bit(data: NDArray, tmp_path: Path) -> None:
 
 def test_looking_does_not_disturb(stream: Stream, data: NDArray, tmp_path: Path) -> None:
     stream.save(tmp_path / "before.gpssm")
-    stream.forecast(10)
-    stream.transition([[0.0]])
+    stream.forecast(HORIZON, num_paths=PATHS)
+    stream.transition(GRID[:, None])
     stream.posterior()
     stream.save(tmp_path / "after.gpssm")
     assert (tmp_path / "before.gpssm").read_bytes() == (tmp_path / "after.gpssm").read_bytes()
@@ -110,7 +112,7 @@ def test_read_back_as_an_ordinary_model(stream: Stream, data: NDArray) -> None:
     ours, theirs = stream.transition(GRID[:, None]), posterior.transition(GRID[:, None])
     np.testing.assert_allclose(theirs[0], ours[0], atol=1e-6)
     np.testing.assert_allclose(theirs[1], ours[1], rtol=0.2, atol=1e-4)
-    forecast, again = stream.forecast(3, num_paths=4000), posterior.forecast(3, num_paths=4000)
+    forecast, again = (model.forecast(HORIZON, num_paths=PATHS) for model in (stream, posterior))
     np.testing.assert_allclose(again.mean, forecast.mean, atol=0.1)
     np.testing.assert_allclose(again.std[0], forecast.std[0], rtol=0.3)
     assert np.isfinite(posterior.filter(data).mean).all()
@@ -176,7 +178,7 @@ def test_a_constant_stretch_is_survived(data: NDArray, first: bool) -> None:
 
 def test_the_trial_takes_the_beginning_that_predicts_better() -> None:
     """The steps of the kink system are dynamics; most of those of the noisy car are noise."""
-    streams = {1: gpssm.OEnVI(4, num_inducing=8, trial=60).start(), 0: gpssm.OEnVI(1, num_inducing=8, trial=60).start()}
+    streams = {1: gpssm.OEnVI(4, **SMALL | {"trial": 60}).start(), 0: gpssm.OEnVI(1, **SMALL | {"trial": 60}).start()}
     outputs = {1: car(60, seed=1).series.outputs, 0: kink(60, 0.0025, 0.008, seed=1).outputs}
     for winner, stream in streams.items():
         learn(stream, outputs[winner][:-1])
@@ -198,33 +200,36 @@ def test_gradient_of_the_noise_goes_through_time(
     method = gpssm.OEnVI(2, 6, emission=nascar(20, seed=2).emission, num_members=10, trial=0)
     begun = method.begin(data.outputs, np.zeros((20, 0)))
     assert isinstance(begun, State)
+    begun = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), begun)  # the types of all states to come
     known = np.array(begun.joint.cov)
     known[2:, 2:] = 0.0
     hyper = begun.hyper._replace(amplitude=jnp.full(2, -60.0))  # nor is there anything to learn of f
     begun = eqx.tree_at(lambda s: (s.joint.cov, s.hyper), begun, (jnp.asarray(known), hyper))
-    step = jax.jit(oenvi_core.step)
+    climb, gradients = oenvi_core._climb, list[oenvi_core.Hyper]()
+
+    def overheard(state: State, gradient: oenvi_core.Hyper, *rest: Any) -> Any:
+        gradients.append(gradient)
+        return climb(state, gradient, *rest)
+
+    monkeypatch.setattr(oenvi_core, "_climb", overheard)
+
+    @jax.jit
+    def step(state: State, y: jax.Array) -> tuple[State, jax.Array, oenvi_core.Hyper]:
+        gradients.clear()
+        state, info = oenvi_core.step(jax.random.key(0), state, y, jnp.zeros(0))
+        return state, info.log_score, gradients[0]
 
     def run(noise: dict[str, NDArray], length: int) -> tuple[State, float]:
         held = hyper._replace(**{name: jnp.asarray(value) for name, value in noise.items()})
         state, score = begun, 0.0
         for y in data.outputs[:length]:
-            state, info = step(jax.random.key(0), eqx.tree_at(lambda s: s.hyper, state, held), y, jnp.zeros(0))
-            score = float(info.log_score)
-        return state, score
+            state, score, _ = step(eqx.tree_at(lambda s: s.hyper, state, held), y)
+        return state, float(score)
 
     noise = {"obs_level": np.array(hyper.obs_level), "process_noise": np.array(hyper.process_noise)}
     differences = central_differences(lambda tree: run(tree, 12)[1], noise, step=1e-5)
     before = eqx.tree_at(lambda s: s.hyper, run(noise, 11)[0], hyper)
-    climb = oenvi_core._climb
-
-    @jax.jit
-    def gradient(state: State, y: jax.Array) -> oenvi_core.Hyper:
-        seen: list[oenvi_core.Hyper] = []
-        monkeypatch.setattr(oenvi_core, "_climb", lambda state, g, *rest: (seen.append(g), climb(state, g, *rest))[1])
-        oenvi_core.step(jax.random.key(0), state, y, jnp.zeros(0))
-        return seen[0]
-
-    found = gradient(before, jnp.asarray(data.outputs[11]))
+    found = step(before, data.outputs[11])[2]
     np.testing.assert_allclose([found.obs_level, *found.process_noise], differences, rtol=1e-4)
 
 

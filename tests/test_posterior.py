@@ -15,7 +15,8 @@ from gpssm.datasets import kink, kink_function
 from gpssm.methods.training import Schedule
 from gpssm.serialization import InvalidFile
 
-LENGTH, HORIZON, DATA_SETS = 200, 30, 12
+# Every recording and every forecast is as long as the others: filter and forecast are compiled once.
+LENGTH, HORIZON, PATHS, DATA_SETS = 200, 30, 1000, 12
 METHOD = gpssm.EnVI(1, 10, num_members=30)
 
 
@@ -40,7 +41,7 @@ def test_band_of_forecasts_holds_what_comes(fits: list[tuple[gpssm.datasets.Seri
     """The 90% band of forecasts, free-running past the end of the recording, over repeated data sets."""
     inside = []
     for series, fitted in fits:
-        low, high = fitted.forecast(HORIZON, num_paths=400).quantile([0.05, 0.95])
+        low, high = fitted.forecast(HORIZON, num_paths=PATHS).quantile([0.05, 0.95])
         future = series.outputs[LENGTH:]
         inside.append((future >= low) & (future <= high))
     assert 0.84 <= np.mean(inside) <= 0.96
@@ -59,22 +60,23 @@ def test_band_of_states_holds_the_states(fits: list[tuple[gpssm.datasets.Series,
 def test_forecast_from_a_filtered_state(fits: list[tuple[gpssm.datasets.Series, gpssm.Posterior]]) -> None:
     """One step ahead of a filtered state the forecast knows more than a long way ahead."""
     series, fitted = fits[0]
-    state = fitted.filter(series.outputs[:50])
-    paths = fitted.forecast(20, state=state, num_paths=1000)
+    state = fitted.filter(series.outputs[-LENGTH:])
+    paths = fitted.forecast(HORIZON, state=state, num_paths=PATHS)
     spread = paths.samples[:, :, 0].std(axis=0)
     assert spread[0] < 0.75 * spread[10:].mean()
-    assert paths.mean.shape == (20, 1) and paths.std.shape == (20, 1) and paths.quantile(0.5).shape == (20, 1)
+    assert paths.mean.shape == paths.std.shape == paths.quantile(0.5).shape == (HORIZON, 1)
     assert (paths.quantile(0.9) > paths.quantile(0.1)).all()
-    again = fitted.forecast(20, state=state, num_paths=1000)
+    again = fitted.forecast(HORIZON, state=state, num_paths=PATHS)
     np.testing.assert_array_equal(paths.samples, again.samples)
 
 
 def test_uncertainty_of_f_is_in_the_forecast(fits: list[tuple[gpssm.datasets.Series, gpssm.Posterior]]) -> None:
     """Far from the data, where f is unknown, paths with their own draws of u disagree."""
     _, fitted = fits[0]
-    far = fitted.filter(np.full((3, 1), np.nan))._replace(members=np.full((50, 1), -8.0))
-    near = far._replace(members=np.full((50, 1), -1.0))
-    assert fitted.forecast(1, state=far).std[0, 0] > 3 * fitted.forecast(1, state=near).std[0, 0]
+    nowhere = fitted.filter(np.full((LENGTH, 1), np.nan))
+    far, near = (nowhere._replace(members=np.full((50, 1), x)) for x in (-8.0, -1.0))  # as many as one likes
+    far_std, near_std = (fitted.forecast(HORIZON, state=state, num_paths=PATHS).std[0, 0] for state in (far, near))
+    assert far_std > 3 * near_std
     assert fitted.transition([[-8.0]])[1][0, 0] > 10 * fitted.transition([[-1.0]])[1][0, 0]
 
 
@@ -97,8 +99,10 @@ def test_save_and_load_bit_for_bit(fits: list[tuple[gpssm.datasets.Series, gpssm
     for a, b in zip(jax.tree.leaves(fitted.model), jax.tree.leaves(loaded.model), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
-    np.testing.assert_array_equal(fitted.forecast(5).samples, loaded.forecast(5).samples)
-    np.testing.assert_array_equal(fitted.filter(series.outputs).mean, loaded.filter(series.outputs).mean)
+    paths, paths_loaded = (p.forecast(HORIZON, num_paths=PATHS).samples for p in (fitted, loaded))
+    np.testing.assert_array_equal(paths, paths_loaded)
+    states, states_loaded = (p.filter(series.outputs[:LENGTH]).mean for p in (fitted, loaded))
+    np.testing.assert_array_equal(states, states_loaded)
     assert loaded.history == fitted.history and str(loaded.summary()) == str(fitted.summary())
     umask = os.umask(0)
     os.umask(umask)
@@ -152,7 +156,7 @@ def test_a_users_class_cannot_be_saved(
         (lambda f: f.filter(np.zeros((5, 1)), inputs=np.zeros((5, 1))), "inputs: the model was fitted without"),
         (lambda f: f.forecast(0), "horizon: expected a whole number"),
         (lambda f: f.forecast(2.5), "horizon: expected a whole number"),
-        (lambda f: f.forecast(5).quantile(1.5), "q: expected probabilities"),
+        (lambda f: f.forecast(HORIZON, num_paths=PATHS).quantile(1.5), "q: expected probabilities"),
         (lambda f: f.transition(np.zeros((3, 4))), "x: expected 1 column"),
         (lambda f: f.transition([[np.nan]]), "x: contains NaN"),
         (lambda f: f.forecast(5, state=np.zeros(1)), "state: expected what `filter` returns, got ndarray"),

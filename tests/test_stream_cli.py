@@ -33,14 +33,13 @@ COMMAND = [sys.executable, str(Path(__file__).with_name("local_level.py")), "str
 Q, R, P, WARM_UP = 0.1, 0.5, 100.0, 3  # of the model in that file
 nan = math.nan
 Begin = Callable[..., subprocess.Popen[bytes]]
+Stream = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def stream(*arguments: object, text: str | bytes = "", **options: Any) -> subprocess.CompletedProcess[str]:
+def stream(*arguments: object, text: str = "") -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, with `text` for its standard input."""
-    data = text.encode() if isinstance(text, str) else text
     command = [*COMMAND, *map(str, arguments)]
-    done = subprocess.run(command, input=data, capture_output=True, timeout=120, check=False, **options)
-    return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
+    return subprocess.run(command, input=text, capture_output=True, timeout=120, check=False, text=True)
 
 
 @pytest.fixture
@@ -120,14 +119,14 @@ def test_resumed_it_prints_what_it_would_have_printed(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["part", "whole"]
 
 
-def test_bad_lines_are_reported_and_skipped() -> None:
+def test_bad_lines_are_reported_and_skipped(stream_here: Stream) -> None:
     """What is printed is what the good lines alone would give."""
     good = [f'{{"y": [{a!r}, {b!r}]}}' for a, b in walk(20).reshape(-1, 2).tolist()]
     bad = {3: "{", 5: '{"y": [1]}', 6: "[1, 2, 3]", 8: '{"y": ["a", 1]}', 9: '{"y": [Infinity, 1]}', 10: "\0ä"}
     lines = list(good)
     for number, line in bad.items():
         lines.insert(number - 1, line)
-    result, expected = (stream("--state-dim", 2, text="\n".join(part)) for part in (lines, good))
+    result, expected = (stream_here("--state-dim", 2, text="\n".join(part)) for part in (lines, good))
     assert (result.returncode, expected.returncode) == (0, 0)
     reports = result.stderr.splitlines()
     assert [report.split(" skipped: ")[0] for report in reports[:-1]] == [f"gpssm: line {number}" for number in bad]
@@ -218,10 +217,10 @@ def test_what_is_wrong_with_a_message(fields: dict[bytes, bytes], message: str) 
     assert message in str(caught.value)
 
 
-def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+def test_a_line_without_end_does_not_fill_the_memory(stream_here: Stream) -> None:
     """Nor hide the lines after it."""
     text = b'{"y": 1}\n' + b"0" * 5_000_000 + b'\n{"y": 2}'
-    result = stream("--state-dim", 1, text=text)
+    result = stream_here("--state-dim", 1, text=text)
     assert [json.loads(line)["line"] for line in result.stdout.splitlines()] == [1, 3]
     assert "line 2 skipped" in result.stderr and len(result.stderr) < 500
 
@@ -384,13 +383,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_a_model_tells_where_to_start_and_the_names(models: Path, tmp_path: Path) -> None:
+def test_a_model_tells_where_to_start_and_the_names(models: Path, tmp_path: Path, stream_here: Stream) -> None:
     """Also of a stream that goes on from its checkpoint; and a checkpoint can be a model to start from."""
     arguments = ("--model", models / "envi.gpssm", "--checkpoint", tmp_path / "c")
-    for count in (1, 2):
-        result = stream(*arguments, text="valve,level,y\n0.5,1,2\n")
+    for count, run in ((1, stream), (2, stream_here)):
+        result = run(*arguments, text="valve,level,y\n0.5,1,2\n")
         assert (result.returncode, json.loads(result.stdout)["sample"]) == (0, count)
-    result = stream("--model", tmp_path / "c", "--inputs", "valve", text='{"y": 1, "valve": 2}')
+    result = stream_here("--model", tmp_path / "c", "--inputs", "valve", text='{"y": 1, "valve": 2}')
     assert (result.returncode, json.loads(result.stdout)["sample"]) == (0, 3)
 
 
@@ -411,11 +410,12 @@ def test_a_model_tells_where_to_start_and_the_names(models: Path, tmp_path: Path
     ],
 )
 def test_a_mistake_in_the_data_is_one_line_and_exit_code_2(
-    models: Path, arguments: str, text: str, message: str
+    models: Path, stream_here: Stream, monkeypatch: pytest.MonkeyPatch, arguments: str, text: str, message: str
 ) -> None:
+    monkeypatch.chdir(models)
     if "stream.gpssm" in arguments and not (models / "stream.gpssm").exists():
-        stream("--state-dim", 1, "--checkpoint", models / "stream.gpssm", text="[1]")
-    result = stream("--state-dim", 1, *arguments.split(), text=text, cwd=models)
+        stream_here("--state-dim", 1, "--checkpoint", models / "stream.gpssm", text="[1]")
+    result = stream_here("--state-dim", 1, *arguments.split(), text=text)
     lines = [line for line in result.stderr.splitlines() if "going on from" not in line]
     assert (result.returncode, result.stdout, len(lines)) == (2, "", 1), result.stderr
     assert message in lines[0]
@@ -449,15 +449,15 @@ def test_a_mistake_in_the_options_is_one_line_and_exit_code_2(
     assert message in printed.err and printed.err.count("\n") == 1
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_removed(tmp_path: Path, stream_here: Stream) -> None:
     for name in (".c.abc.tmp", ".other.abc.tmp", ".c.txt"):
         (tmp_path / name).touch()
-    assert stream("--state-dim", 1, "--checkpoint", tmp_path / "c", text="[1]").returncode == 0
+    assert stream_here("--state-dim", 1, "--checkpoint", tmp_path / "c", text="[1]").returncode == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [".c.txt", ".other.abc.tmp", "c"]
 
 
-def test_nothing_learned_nothing_saved(tmp_path: Path) -> None:
+def test_nothing_learned_nothing_saved(tmp_path: Path, stream_here: Stream) -> None:
     for text in ("", "\n\n", "y\n", "{\n"):
-        result = stream("--state-dim", 1, "--checkpoint", tmp_path / "c", text=text)
+        result = stream_here("--state-dim", 1, "--checkpoint", tmp_path / "c", text=text)
         assert (result.returncode, result.stdout) == (0, "") and "0 sample(s) learned" in result.stderr
     assert not list(tmp_path.iterdir())

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -297,7 +297,9 @@ def test_a_stream_that_is_deleted_and_filled_again(redis: Any, tmp_path: Path) -
 
 
 @needs_server
-def test_a_mistake_is_one_line_and_exit_code_2(redis: Any, tmp_path: Path) -> None:
+def test_a_mistake_is_one_line_and_exit_code_2(
+    redis: Any, tmp_path: Path, stream_here: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
     redis.set("text", "x")
     cases = {
         f"redis://127.0.0.1:{bench.free_port()}": "refused",
@@ -307,8 +309,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(redis: Any, tmp_path: Path) -> No
         bench.url(redis): "out: 'text' is a string in Redis; expected the name of a stream",
     }
     for url, message in cases.items():
-        options = ("--redis", url, "--in", "sensors", "--out", "text", "--checkpoint", str(tmp_path / "c"))
-        result = subprocess.run([*COMMAND, *options], capture_output=True, text=True, check=False)
+        options = ("--redis", url, "--in", "sensors", "--out", "text", "--checkpoint", tmp_path / "c")
+        result = stream_here("--state-dim", 1, *options)
         assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.stderr
         assert message in result.stderr
 
