@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.stats import norm, qmc
 
 from gpssm.filters.ensemble import Emission, with_inputs
 from gpssm.gp.kernels import Kernel
@@ -90,6 +89,8 @@ def members(count: int, state_dim: int) -> Float[np.ndarray, "n dx"]:
     Then [x_t, W] has the covariance of a genuine mixture, which stays positive. Quasi-random, and
     the same at every step: no random numbers in the hot loop.
     """
+    from scipy.stats import norm, qmc  # takes a second, which reading a saved model should not
+
     half = norm.ppf(qmc.Sobol(state_dim, rng=0).random(1 << count.bit_length())[: count // 2] * 0.998 + 0.001)
     points = np.concatenate([half, -half])
     return np.asarray(points @ np.linalg.inv(np.linalg.cholesky(points.T @ points / len(points))).T)
