@@ -17,7 +17,8 @@ import gpssm
 from gpssm import plots
 from gpssm.filters import ensemble, kalman
 from gpssm.gp.means import Linear
-from gpssm.methods import adenkf, dkf, envi
+from gpssm.history import History
+from gpssm.methods import adenkf, dkf, envi, start
 from gpssm.methods.adenkf import ADEnKF
 from gpssm.methods.base import Learner, StateSpaceMethod
 from gpssm.methods.dkf import DKF, StructuredInference
@@ -76,8 +77,8 @@ def evidence(y: np.ndarray) -> float:
         jnp.asarray(WEIGHT), jnp.diag(jnp.asarray(PROCESS)), model.emission.matrix,
         jnp.asarray(model.emission.bias), model.obs_noise.covariance,
     )  # fmt: skip
-    start = kalman.Gaussian(jnp.zeros(STATES), jnp.eye(STATES))
-    trace = kalman.filter(system, start, jnp.asarray(y), jnp.tile(jnp.asarray(BIAS), (len(y), 1)))
+    first = kalman.Gaussian(jnp.zeros(STATES), jnp.eye(STATES))
+    trace = kalman.filter(system, first, jnp.asarray(y), jnp.tile(jnp.asarray(BIAS), (len(y), 1)))
     return float(jnp.sum(trace.log_likelihood))
 
 
@@ -160,7 +161,7 @@ def test_adenkf_reaches_the_exact_likelihood_as_the_ensemble_grows() -> None:
         )(keys)
         return float(jnp.sqrt(jnp.mean((each - exact) ** 2)))
 
-    few, many = error(20), error(2000)
+    few, many = error(20), error(1000)
     assert many < 0.4 * few
     assert many < 0.3
 
@@ -189,7 +190,7 @@ def test_adenkf_gradient_is_finite_and_reaches_every_weight() -> None:
     transition = ResidualTransition.start(jax.random.key(0), Linear(WEIGHT, BIAS), 4, 1.0)
     model, windows = as_jax(model_around(transition, PROCESS)), windows_of(recording(), length=8)
     carry = jax.random.normal(jax.random.key(2), (4, 8, STATES))
-    settings = filter_settings(8, "mixture")
+    settings = filter_settings(8, "sqrt")
     gradient = jax.jit(jax.grad(lambda m: adenkf.log_likelihood(m, carry, windows, jax.random.key(0), settings)[0]))
     for leaf in jax.tree.leaves(gradient(model).transition):
         assert np.isfinite(leaf).all()
@@ -303,7 +304,7 @@ def test_dkf_batch_of_windows_is_unbiased() -> None:
 
     def values(batch: int) -> np.ndarray:
         settings = dkf.Settings(4, batch, 1)
-        keys = jax.random.split(jax.random.key(1), 500)
+        keys = jax.random.split(jax.random.key(1), 300)
         each = jax.jit(jax.vmap(lambda k: dkf.elbo(learner, jnp.asarray(9.0), windows, k, settings)[0]))
         return np.asarray(each(keys))
 
@@ -325,12 +326,12 @@ def with_gradient(count: float) -> Any:
 
 def test_dkf_annealing_weighs_the_gradient_and_not_the_value() -> None:
     """The counter moves by one; from it on, the weight of the divergences rises from 0.01 to 1."""
-    ((first, (count, _)), start), ((half, _), middle), ((last, _), end), ((_, _), after) = (
+    ((first, (count, _)), begin), ((half, _), middle), ((last, _), end), ((_, _), after) = (
         with_gradient(count) for count in (0.0, 25.0, 50.0, 80.0)
     )
     assert float(count) == 1.0
     assert float(first) == pytest.approx(float(half), rel=1e-9) == pytest.approx(float(last), rel=1e-9)
-    weights = [g.model.transition.mean.weight for g in (start, middle, end, after)]  # has divergences alone
+    weights = [g.model.transition.mean.weight for g in (begin, middle, end, after)]  # has divergences alone
     np.testing.assert_allclose(weights[0], 0.01 * weights[2], rtol=1e-6)
     np.testing.assert_allclose(weights[1], 0.505 * weights[2], rtol=1e-6)
     np.testing.assert_allclose(weights[3], weights[2], rtol=1e-9)
@@ -348,69 +349,69 @@ def test_dkf_gradient_is_finite_and_reaches_every_weight() -> None:
 
 
 @pytest.fixture(scope="module", params=[ADEnKF, DKF], ids=["AD-EnKF", "DKF"])
-def method(request: pytest.FixtureRequest) -> StateSpaceMethod:
-    chosen: Callable[..., StateSpaceMethod] = request.param
-    return chosen(1, width=6, process_noise=0.5, schedule=SHORT)
+def chosen(request: pytest.FixtureRequest) -> Callable[..., StateSpaceMethod]:
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def fitted(method: StateSpaceMethod) -> Posterior:
-    data = gpssm.datasets.kink(length=100, process_noise=0.05, obs_noise=0.08, seed=0)
-    return method.fit(data.outputs, seed=0, restarts=1)
+def fitted(chosen: Callable[..., StateSpaceMethod]) -> Posterior:
+    """From two recordings of different length, one with a gap; an input, and a state that no output shows."""
+    rng = np.random.default_rng(0)
+    cs = [rng.standard_normal((n, 1)) for n in (75, 40)]
+    ys = [np.cumsum(0.3 * c, axis=0) + 0.05 * rng.standard_normal(c.shape) for c in cs]
+    ys[0][7] = np.nan
+    return chosen(2, width=4, window=20, process_noise=0.5, schedule=SHORT).fit(ys, cs, restarts=1)
 
 
 def test_short_fit_improves_and_forecasts(fitted: Posterior) -> None:
     elbo = fitted.history.elbo
     assert elbo[-1] > elbo[0] + 10.0
-    forecast = fitted.forecast(20, num_paths=50)
+    forecast = fitted.forecast(20, np.ones((20, 1)), num_paths=50)
     assert forecast.samples.shape == (50, 20, 1)
-    assert np.isfinite(forecast.samples).all() and forecast.std.min() > 0.05
+    assert np.isfinite(forecast.samples).all() and forecast.std.min() > 0.01
     assert repr(fitted).startswith(f"<{fitted.method} posterior")
 
 
-def test_name_and_what_is_held(fitted: Posterior, method: StateSpaceMethod) -> None:
+def test_name_and_what_is_held(fitted: Posterior, chosen: Callable[..., StateSpaceMethod]) -> None:
     """All noise of the DKF's states is its network's; AD-EnKF learns Q."""
     rows = {row.name: row for row in fitted.summary().rows}
-    q = float(fitted.model.process_noise.variance[0])
-    if isinstance(method, DKF):
+    q = fitted.model.process_noise.variance
+    _, var = fitted.transition(np.random.default_rng(0).standard_normal((9, 3)))
+    if chosen is DKF:
         assert fitted.method == "DKF"
-        assert q == 1e-6 and not rows["process_noise.variance"].learned
-        _, var = fitted.transition(np.linspace(-2, 1, 9)[:, None])
-        assert np.ptp(var) > 0
+        assert not rows["process_noise.variance"].learned
+        np.testing.assert_array_equal(q, 1e-6)
+        assert np.ptp(var, axis=0).min() > 0
     else:
         assert fitted.method == "AD-EnKF"
-        assert q > 1e-3 and rows["process_noise.variance"].learned
-        np.testing.assert_array_equal(fitted.transition(np.zeros((1, 1)))[1], 0.0)
+        assert rows["process_noise.variance"].learned
+        assert q.min() > 1e-3
+        np.testing.assert_array_equal(var, 0.0)
 
 
 def test_saved_and_loaded_it_is_the_same(fitted: Posterior, tmp_path: Any) -> None:
     fitted.save(tmp_path / "model.gpssm")
     loaded = gpssm.load(tmp_path / "model.gpssm")
-    x = np.linspace(-2, 1, 5)[:, None]
+    x, c = np.random.default_rng(0).standard_normal((9, 3)), np.ones((20, 1))
     np.testing.assert_array_equal(loaded.transition(x), fitted.transition(x))
-    np.testing.assert_array_equal(loaded.forecast(5, seed=3).samples, fitted.forecast(5, seed=3).samples)
+    again, before = (p.forecast(20, c, num_paths=50, seed=3).samples for p in (loaded, fitted))
+    np.testing.assert_array_equal(again, before)
 
 
-def test_summary_and_plot_of_a_network(fitted: Posterior) -> None:
+def test_summary_and_plot_of_a_network(chosen: Callable[..., StateSpaceMethod]) -> None:
     """The linear part is in the user's units; there are no inducing points to show."""
-    rows = {row.name: row for row in fitted.summary().rows}
-    assert rows["transition.mean.weight"].unit == "state / (state, input)"
-    assert "transition" in str(fitted.summary())
+    method, y = chosen(1, width=4), 5.0 + 2.0 * np.sin(np.arange(40.0))[:, None]
+    begun = start.begin(method, [y], [y[:, :0]])
+    posterior = method._posterior(begun.model, History(), begun, hidden=False)
+    rows = {row.name: row for row in posterior.summary().rows}
+    slope, intercept = (rows[f"transition.mean.{name}"].value.item() for name in ("weight", "bias"))
+    assert np.polyfit(y[:-1, 0], y[1:, 0], 1) == pytest.approx([slope, intercept], rel=0.05)
+    assert "transition" in str(posterior.summary())
     _, ax = matplotlib.pyplot.subplots()
-    plots.transition(fitted, ax=ax)
-    labels = {line.get_label(): line.get_xydata() for line in ax.lines}
-    assert "inducing points" not in labels
-    np.testing.assert_allclose(labels["learned f"][:, 1], fitted.transition(labels["learned f"][:, :1])[0][:, 0])
+    plots.transition(posterior, ax=ax)
+    lines = {line.get_label(): line.get_xydata() for line in ax.lines}
+    assert "inducing points" not in lines
+    x, f = lines["learned f"].T
+    assert x[0] < y.min() < y.max() < x[-1]
+    np.testing.assert_allclose(f, posterior.transition(x[:, None])[0][:, 0])
     matplotlib.pyplot.close("all")
-
-
-def test_inputs_and_hidden_states_are_learned_too(method: StateSpaceMethod) -> None:
-    """Two recordings of different length, one with a gap, one input, a state that no output shows."""
-    rng = np.random.default_rng(0)
-    cs = [rng.standard_normal((n, 1)) for n in (45, 30)]
-    ys = [np.cumsum(0.3 * c, axis=0) + 0.05 * rng.standard_normal(c.shape) for c in cs]
-    ys[0][7] = np.nan
-    small = type(method)(2, width=4, window=20, schedule=Schedule(max_steps=6, decay_steps=2, chunk=3))
-    posterior = small.fit(ys, cs, restarts=1)
-    assert posterior.history.elbo[-1] > posterior.history.elbo[0]
-    assert np.isfinite(posterior.end.mean).all()

@@ -5,7 +5,8 @@
     maximise  sum_t log N(y_t | C mbar_t, C Pbar_t C^T + R)
 
 over the weights of f, Q and R, differentiated through the filter: EnVI's likelihood, with a network in
-place of the GP and no divergence to pay for it. Nothing is said of how uncertain f is.
+place of the GP and no divergence to pay for it. Nothing is said of how uncertain f is, and nothing asks
+for stable free runs: where a system nearly integrates its input, long forecasts may drift.
 
 The paper truncates back-propagation after some steps, which here is `window`: windows are filtered side
 by side, and what each starts from, its left neighbour's last ensemble, is not differentiated. Where
