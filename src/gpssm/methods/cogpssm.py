@@ -1,0 +1,136 @@
+"""CO-GPSSM: vGPSSM learned by constrained optimisation (Lin et al. 2023).
+
+The bound of `vgpssm` trades the reconstruction of the outputs against the divergence of q from the
+model, one nat for one nat. Here the reconstruction is a constraint instead,
+
+    minimise  KL(x) + KL(u) + KL(x_0)    subject to    e := E (y_t - g(x_t))^2 <= tolerance,
+
+solved by its Lagrangian with the multiplier lambda on the likelihood,
+
+    maximise  lambda sum_t E[log N(y_t | g(x_t), R)] - KL(x) - KL(u) - KL(x_0),
+
+where lambda follows the constraint (GECO; Rezende & Viola 2018, "Taming VAEs"): with v a moving
+average of e / tolerance - 1,
+
+    v <- a v + (1 - a) (e / tolerance - 1),    lambda <- lambda exp(rate v).
+
+lambda = 1 is vGPSSM. Where the paper leaves room:
+
+- the tolerance is R where R is held fixed: under the exact posterior of the true model the expected
+  error is R. Where R is learned it is the variance of what a linear model of the same order cannot
+  say one step ahead: an upper bound of the observation noise, unless a linear model is too small;
+- lambda stays within fixed limits, so that a constraint that cannot be met, or that is always met,
+  does not take one of the two parts away.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from gpssm.errors import InvalidInput
+from gpssm.methods import start, subspace
+from gpssm.methods.base import Learner
+from gpssm.methods.training import Objective
+from gpssm.methods.vgpssm import VGPSSM, terms
+from gpssm.windows import Windows
+
+_AVERAGE = 0.9  # a
+_RATE = 0.02
+_LIMITS = (0.1, 10.0)
+
+
+class Settings(NamedTuple):
+    """What the compiled objective is built for."""
+
+    num_samples: int
+    learned: bool  # whether the multiplier follows the constraint
+
+
+class Constraint(NamedTuple):
+    """What is known of the constraint on the way; carried from step to step."""
+
+    multiplier: Float[Array, ""]  # lambda
+    violation: Float[Array, ""]  # v
+    tolerance: Float[Array, ""]
+
+    def after(self, error: Float[Array, ""]) -> "Constraint":
+        """Once `error` was seen. No step moves the multiplier by more than one of twice the tolerance does."""
+        now = jnp.minimum(error / self.tolerance - 1.0, 1.0)
+        violation = _AVERAGE * self.violation + (1.0 - _AVERAGE) * now
+        return Constraint(jnp.clip(self.multiplier * jnp.exp(_RATE * violation), *_LIMITS), violation, self.tolerance)
+
+
+def lagrangian(
+    learner: Learner, carry: Constraint, windows: Windows, key: Array, settings: Settings
+) -> tuple[Float[Array, ""], tuple[Constraint, dict[str, Array]]]:
+    """What to maximise with a fixed multiplier; with a learned one, something that has its gradient."""
+    parts = terms(learner.model, learner.states(windows), windows, key, settings.num_samples)
+    value = parts.bound + (carry.multiplier - 1.0) * parts.log_density
+    if not settings.learned:
+        return value, (carry, parts.named())
+    # The Lagrangian of one step cannot be compared with that of another, whose multiplier differs.
+    # The bound can, and lies below the evidence whatever the multiplier: it decides which of the
+    # models on the way is the best, while the gradient is that of the Lagrangian.
+    comparable = jax.lax.stop_gradient(parts.bound) + (value - jax.lax.stop_gradient(value))
+    told = parts.named() | {"error / tolerance": parts.error / carry.tolerance, "multiplier": carry.multiplier}
+    return comparable, (jax.lax.stop_gradient(carry.after(parts.error)), told)
+
+
+@dataclass(frozen=True)
+class COGPSSM(VGPSSM):
+    """CO-GPSSM with everything a user may want to choose, besides that of `VGPSSM`.
+
+    Args:
+        multiplier: weight of the likelihood, if it is not to be learned.
+        tolerance: largest mean squared error of the reconstructed outputs, relative to their
+            variances. By default R where that is fixed, else from a linear fit.
+    """
+
+    multiplier: float | None = field(default=None, kw_only=True)
+    tolerance: float | None = field(default=None, kw_only=True)
+    name: str = field(default="CO-GPSSM", kw_only=True)
+
+    objective: ClassVar[Objective] = staticmethod(lagrangian)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for argument in ("multiplier", "tolerance"):
+            value = getattr(self, argument)
+            if value is not None and not (isinstance(value, (int, float)) and 0 < value < np.inf):
+                raise InvalidInput(f"{argument}: expected a positive number or None, got {value!r}.")
+
+    def learner(self, begun: start.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
+        learner, _ = super().learner(begun, windows, key)
+        if self.tolerance is not None:
+            tolerance = float(self.tolerance)
+        elif "model.obs_noise.variance" in self._held(learner, begun):
+            tolerance = float(np.mean(np.asarray(begun.model.obs_noise.variance)))
+        else:
+            tolerance = unpredicted(windows, self.state_dim)
+        multiplier = 1.0 if self.multiplier is None else float(self.multiplier)
+        return learner, Constraint(jnp.asarray(multiplier), jnp.zeros(()), jnp.asarray(tolerance))
+
+    def settings(self, begun: start.Start, hidden: bool) -> Settings:
+        return Settings(self.num_samples, self.multiplier is None)
+
+
+def unpredicted(windows: Windows, state_dim: int) -> float:
+    """Mean squared error, one step ahead, of a linear state-space model of standardised recordings."""
+    ys, cs = [], []
+    for sequence in np.unique(windows.sequence):
+        rows = windows.sequence == sequence
+        active = windows.active[rows] > 0
+        ys.append(windows.outputs[rows][active])
+        cs.append(windows.inputs[rows][active])
+    dy = ys[0].shape[1]
+    fit = subspace.identify(ys, cs, max(state_dim, dy))
+    errors = [
+        y[1:] - (np.hstack([x[:-1], c[1:]]) @ fit.weight.T + fit.bias)[:, :dy]
+        for y, x, c in zip(ys, fit.states, cs, strict=True)
+    ]
+    squares = np.concatenate(errors) ** 2
+    return float(np.clip(np.nanmean(squares), 1e-6, 1.0)) if np.isfinite(squares).any() else 1.0
