@@ -50,7 +50,15 @@ import pytest
 jax.config.update("jax_enable_x64", True)
 
 # A worker takes a file at a time. The long ones come first: one that began last would keep one worker alone.
-LONGEST = ("test_fit", "test_competitors", "test_oenvi", "test_posterior", "test_stream_redis", "test_cli", "test_stream_cli")
+LONGEST = (
+    "test_fit",
+    "test_competitors",
+    "test_oenvi",
+    "test_posterior",
+    "test_stream_redis",
+    "test_cli",
+    "test_stream_cli",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
