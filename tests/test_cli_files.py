@@ -277,7 +277,7 @@ def test_plot_of_many_channels_with_gaps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("fit train.csv --outputs level -o out --method nonsense", "method: expected one of EnVI, LinearGaussian, ARX"),
+        ("fit train.csv --outputs level -o out --method nonsense", "method: expected one of EnVI, PRSSM"),
         ("fit train.csv --outputs nonsense -o out", "outputs: no column 'nonsense' in"),
         ("fit train.csv --outputs level --inputs level -o out", "inputs: column 'level' is already in outputs"),
         ("fit nowhere.csv --outputs level -o out", "there is no file"),

@@ -302,7 +302,7 @@ class Observing(NamedTuple):
 
 def assimilate(
     f_mean: Float[Array, "n dx"],
-    f_var: Float[Array, "n dx"],
+    f_var: Float[Array, "n ..."],
     y: Float[Array, " dy"],
     process_draws: Float[Array, "k n dx"],
     obs_draws: Float[Array, "n dy"] | None,

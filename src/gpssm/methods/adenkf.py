@@ -62,10 +62,10 @@ class ADEnKF(StateSpaceMethod):
             if getattr(self, argument) is not None:
                 object.__setattr__(self, argument, positive_int(argument, getattr(self, argument), least))
 
-    def transition(self, rough: start.Rough, key: Array) -> ResidualTransition:
+    def transition(self, rough: start.Rough, seed: int) -> ResidualTransition:
         mean = Linear(*subspace.one_step(rough.states, rough.controls))
         hidden = self.state_dim > len(rough.scaling.output_shift)
-        return ResidualTransition.start(key, mean, self.width or (8 if hidden else 16))
+        return ResidualTransition.start(jax.random.key(seed), mean, self.width or (8 if hidden else 16))
 
     def learner(self, begun: start.Start, windows: Windows, key: Array) -> tuple[GPSSM, Any]:
         key_network, key_carry = jax.random.split(key)

@@ -111,7 +111,7 @@ class StateSpaceMethod(ABC):
     """`objective(learner, carry, data, key, settings) -> (value to maximise, (carry, terms))`, a static method."""
 
     @abstractmethod
-    def transition(self, rough: start.Rough, key: Array) -> Any:
+    def transition(self, rough: start.Rough, seed: int) -> Any:
         """The transition to begin with."""
 
     def learner(self, begun: start.Start, windows: Windows, key: Array) -> tuple[Any, Any]:
@@ -129,6 +129,10 @@ class StateSpaceMethod(ABC):
         else:
             update = "sqrt" if hidden else "mixture"
         return FilterSettings(64 if hidden else 200, ensemble.Options(update=update))
+
+    def held(self, begun: start.Start) -> set[str]:
+        """Names of the model's parameters that are not trained."""
+        return match((p.name for p in parameters(begun.model)), self.fixed) | begun.fixed
 
     def multiples(self) -> dict[str, float]:
         """Learning rates relative to the common one, by a word of the parameter's name."""
@@ -172,9 +176,11 @@ class StateSpaceMethod(ABC):
         ys, cs = training_data(outputs, inputs)
         hidden = self.state_dim > ys[0].shape[1]
         restarts = self.default_restarts(hidden) if restarts is None else positive_int("restarts", restarts)
-        key = jax.random.key(seed)
-        begun = start.begin(self, ys, cs, key)
-        windows = self.windows(begun, ys, cs)
+        begun = start.begin(self, ys, cs, seed)
+        # Whatever does not fit is refused by these, before anything is compiled.
+        self.held(begun)
+        self.settings(begun, hidden)
+        windows, key = self.windows(begun, ys, cs), jax.random.key(seed)
         posteriors: list[Posterior] = []
         with watcher(progress, self.name) as watch, Interruption() as interruption:
             told = None if watch is None else self._telling(watch, begun, hidden)
@@ -228,7 +234,8 @@ class StateSpaceMethod(ABC):
         """Train on `data`, which the objective is given, from where a path is."""
         key, key_run = jax.random.split(path.key)
         hidden = self.state_dim > windows.outputs.shape[-1]
-        held = self._held(path.learner, begun)
+        prefix = "model." if isinstance(path.learner, Learner) else ""
+        held = {prefix + name for name in self.held(begun)}
         names = tuple(p.name for p in parameters(path.learner) if p.name not in held)
         rates = self.multiples()
         learner, carry, history = train(
@@ -240,19 +247,12 @@ class StateSpaceMethod(ABC):
         )  # fmt: skip
         return Path(learner, carry, key, path.history.followed_by(history))
 
-    def _held(self, learner: Any, begun: start.Start) -> set[str]:
-        """Names of what is not trained."""
-        prefix = "model." if isinstance(learner, Learner) else ""
-        return match((p.name for p in parameters(learner)), self.fixed) | {prefix + name for name in begun.fixed}
-
     def _posterior(self, learner: Any, history: History, begun: start.Start, hidden: bool) -> Posterior:
-        nested = isinstance(learner, Learner)
-        held = self._held(learner, begun)
         return Posterior(
-            model=jax.tree.map(np.asarray, learner.model if nested else learner),
+            model=jax.tree.map(np.asarray, learner.model if isinstance(learner, Learner) else learner),
             scaling=begun.scaling,
             settings=self.filter_settings(begun, hidden),
-            fixed=tuple(sorted(name.removeprefix("model.") if nested else name for name in held)),
+            fixed=tuple(sorted(self.held(begun))),
             history=history,
             method=self.name,
             final_members=np.zeros((0, self.state_dim)),
@@ -298,7 +298,7 @@ class GPMethod(StateSpaceMethod):
         if not isinstance(self.kernel, Kernel):
             raise InvalidInput(f"kernel: expected a kernel such as gpssm.RBF(), got {self.kernel!r}.")
 
-    def transition(self, rough: start.Rough, key: Array) -> Transition:
+    def transition(self, rough: start.Rough, seed: int) -> Transition:
         return start.gp_transition(self, rough)
 
     def multiples(self) -> dict[str, float]:

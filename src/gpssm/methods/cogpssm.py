@@ -107,7 +107,7 @@ class COGPSSM(VGPSSM):
         learner, _ = super().learner(begun, windows, key)
         if self.tolerance is not None:
             tolerance = float(self.tolerance)
-        elif "model.obs_noise.variance" in self._held(learner, begun):
+        elif "obs_noise.variance" in self.held(begun):
             tolerance = float(np.mean(np.asarray(begun.model.obs_noise.variance)))
         else:
             tolerance = unpredicted(windows, self.state_dim)

@@ -175,12 +175,12 @@ class DKF(StateSpaceMethod):
     )  # fmt: skip
     objective = staticmethod(elbo)
 
-    def transition(self, rough: start.Rough, key: Array) -> GatedTransition:
+    def transition(self, rough: start.Rough, seed: int) -> GatedTransition:
         mean = Linear(*subspace.one_step(rough.states, rough.controls))
         variance = np.full(self.state_dim, 1.0)
         if self.process_noise is not None:
             variance = variances("process_noise", self.process_noise, self.state_dim) / rough.scaling.state_scale**2
-        return GatedTransition.start(key, mean, self.width, variance)
+        return GatedTransition.start(jax.random.key(seed), mean, self.width, variance)
 
     def process_noise_start(self, variance: np.ndarray) -> DiagonalNoise:
         return DiagonalNoise(np.full_like(variance, _NEGLIGIBLE))
@@ -192,8 +192,8 @@ class DKF(StateSpaceMethod):
     def settings(self, begun: start.Start, hidden: bool) -> Settings:
         return Settings(self.num_samples, self.batch, max(1, self.schedule.max_steps // 3))
 
-    def _held(self, learner: Any, begun: start.Start) -> set[str]:
-        return super()._held(learner, begun) | {"model.process_noise.variance"}
+    def held(self, begun: start.Start) -> set[str]:
+        return super().held(begun) | {"process_noise.variance"}
 
     def default_restarts(self, hidden: bool) -> int:
         return 2 if hidden else 1

@@ -46,10 +46,8 @@ class Rough(NamedTuple):
     """Standardised inputs (T, dc) of every recording."""
 
 
-def begin(
-    method: "StateSpaceMethod", outputs: list[np.ndarray], inputs: list[np.ndarray], key: jax.Array | None = None
-) -> Start:
-    """Start values for `method` on these recordings. What is drawn at random is drawn from `key`."""
+def begin(method: "StateSpaceMethod", outputs: list[np.ndarray], inputs: list[np.ndarray], seed: int = 0) -> Start:
+    """Start values for `method` on these recordings; `seed` is that of weights drawn at random."""
     dx, dy = method.state_dim, outputs[0].shape[1]
     output_shift, output_scale = moments(outputs)
     input_shift, input_scale = moments(inputs)
@@ -70,7 +68,7 @@ def begin(
 
     controls = [scaling.standardise_inputs(c) for c in inputs]
     states = [_guess_states(emission, scaling.standardise_outputs(y), dx) for y in outputs]
-    transition = method.transition(Rough(scaling, states, controls), jax.random.key(0) if key is None else key)
+    transition = method.transition(Rough(scaling, states, controls), seed)
     q = (
         variances("process_noise", method.process_noise, dx) / state_scale**2
         if method.process_noise is not None
