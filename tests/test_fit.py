@@ -338,6 +338,12 @@ def test_a_start_that_explodes_is_not_kept(data: gpssm.datasets.Series, fitted: 
     model = eqx.tree_at(lambda model: model.transition.mean, fitted.model, mean)
     history = replace(fitted.history, best=fitted.history.best + 100.0)
     unstable, better = replace(fitted, model=model, history=history), replace(fitted, history=history)
-    ys, cs = [data.outputs], [np.zeros((len(data.outputs), 0))]
-    assert base.best([unstable, fitted], ys, cs) is fitted
-    assert base.best([fitted, better], ys, cs) is better
+    y, c = data.outputs, np.zeros((len(data.outputs), 0))
+    bad, good, best = (base.Candidate.of(p, y, c, compared=True) for p in (unstable, fitted, better))
+    assert base.best([bad, good]) is fitted
+    assert base.best([good, best]) is better
+    assert bad.error > 10 > good.error
+
+    # As many starts as were asked for; one that is lost is not enough, but there is an end to it.
+    assert base.wants_another([good], 2) and not base.wants_another([bad, good], 2)
+    assert base.wants_another([bad, bad, bad], 2) and not base.wants_another([bad] * 4, 2)

@@ -181,18 +181,21 @@ class StateSpaceMethod(ABC):
         self.held(begun)
         self.settings(begun, hidden)
         windows, key = self.windows(begun, ys, cs), jax.random.key(seed)
-        posteriors: list[Posterior] = []
+        longest = max(range(len(ys)), key=lambda i: len(ys[i]))
+        candidates: list[Candidate] = []
         with watcher(progress, self.name) as watch, Interruption() as interruption:
             told = None if watch is None else self._telling(watch, begun, hidden)
-            for restart in range(restarts):
-                label = f"start {restart + 1} of {restarts}, " if restarts > 1 else ""
-                path = self.learn(begun, windows, jax.random.fold_in(key, restart), interruption, told, label)
+            while wants_another(candidates, restarts):
+                number = len(candidates)
+                label = f"start {number + 1} of {max(restarts, number + 1)}, " if restarts > 1 else ""
+                path = self.learn(begun, windows, jax.random.fold_in(key, number), interruption, told, label)
                 # A bound from half of a fit cannot be compared with those of whole ones.
-                if not interruption.requested or not posteriors:
-                    posteriors.append(self._posterior(path.learner, path.history, begun, hidden))
+                if not interruption.requested or not candidates:
+                    posterior = self._posterior(path.learner, path.history, begun, hidden)
+                    candidates.append(Candidate.of(posterior, ys[longest], cs[longest], compared=restarts > 1))
                 if interruption.requested:
                     break
-            posterior = best(posteriors, ys, cs).continued_from(ys[-1], cs[-1], seed=seed)
+            posterior = best(candidates).continued_from(ys[-1], cs[-1], seed=seed)
         posterior.history.interrupted = interruption.requested
         posterior.history.compile_seconds = clock.seconds
         return posterior
@@ -313,32 +316,50 @@ def one_of(argument: str, value: Any, choices: tuple[Any, ...]) -> None:
 
 _RUN_IN = 25  # samples to find the state from before a free run
 _MAX_LOSS = 1.0  # nats per number
+_LOST = 2.0  # standard deviations of the recording
+_MOST_STARTS = 2  # times as many as were wanted, where all of those are lost
 
 
-def best(posteriors: list[Posterior], ys: list[np.ndarray], cs: list[np.ndarray]) -> Posterior:
-    """The best bound among those whose free run over the longest recording stays with it.
+class Candidate(NamedTuple):
+    """The end of one start, and its free run over the longest recording.
 
     The bound sees stretches of some ten samples. A model that is just unstable looks good on those, and
     explodes over hundreds.
     """
-    longest = max(range(len(ys)), key=lambda i: len(ys[i]))
-    y, c = ys[longest], cs[longest]
-    if len(posteriors) == 1 or len(y) < 2 * _RUN_IN:
-        return max(posteriors, key=lambda posterior: posterior.history.best)
-    densities = [_free_run_density(posterior, y, c) for posterior in posteriors]
-    stays = [p for p, density in zip(posteriors, densities, strict=True) if density >= max(densities) - _MAX_LOSS]
-    return max(stays, key=lambda posterior: posterior.history.best)
 
-
-def _free_run_density(posterior: Posterior, y: np.ndarray, c: np.ndarray) -> float:
+    posterior: Posterior
+    density: float = 0.0
     """Mean log-density of the recording after its first samples, forecast from them alone."""
-    inputs = (c[:_RUN_IN], c[_RUN_IN:]) if posterior.input_dim else (None, None)
-    state = posterior.filter(y[:_RUN_IN], inputs[0])
-    forecast = posterior.forecast(len(y) - _RUN_IN, inputs[1], state=state, num_paths=100)
-    with np.errstate(over="ignore", invalid="ignore"):  # where it explodes the density is minus infinity
-        z = (y[_RUN_IN:] - forecast.mean) / forecast.std
-        density = np.nanmean(-0.5 * z**2 - np.log(forecast.std))
-    return float(density) if np.isfinite(density) else -np.inf
+    error: float = 0.0
+    """Root mean square of the forecast's error, in standard deviations of the recording."""
+
+    @classmethod
+    def of(cls, posterior: Posterior, y: np.ndarray, c: np.ndarray, *, compared: bool) -> "Candidate":
+        """Without a free run where there is nothing to compare with, or too little to run over."""
+        if not compared or len(y) < 2 * _RUN_IN:
+            return cls(posterior)
+        inputs = (c[:_RUN_IN], c[_RUN_IN:]) if posterior.input_dim else (None, None)
+        state = posterior.filter(y[:_RUN_IN], inputs[0])
+        forecast = posterior.forecast(len(y) - _RUN_IN, inputs[1], state=state, num_paths=100)
+        with np.errstate(over="ignore", invalid="ignore"):  # where it explodes the density is minus infinity
+            residual = y[_RUN_IN:] - forecast.mean
+            density = np.nanmean(-0.5 * (residual / forecast.std) ** 2 - np.log(forecast.std))
+            error = np.sqrt(np.nanmean((residual / posterior.scaling.output_scale) ** 2))
+        finite = bool(np.isfinite(density) and np.isfinite(error))
+        return cls(posterior, float(density) if finite else -np.inf, float(error) if finite else np.inf)
+
+
+def wants_another(candidates: list[Candidate], restarts: int) -> bool:
+    """As many as were asked for; more, where every one of them runs away from its own recording."""
+    if len(candidates) < restarts:
+        return True
+    return len(candidates) < _MOST_STARTS * restarts and all(c.error > _LOST for c in candidates)
+
+
+def best(candidates: list[Candidate]) -> Posterior:
+    """The best bound among those whose free run stays with the recording."""
+    least = max(c.density for c in candidates) - _MAX_LOSS
+    return max((c.posterior for c in candidates if c.density >= least), key=lambda p: p.history.best)
 
 
 def cast(tree: Any, dtype: Any) -> Any:
