@@ -20,7 +20,7 @@ from gpssm.methods import cogpssm, subspace, vgpssm
 from gpssm.methods.base import Learner
 from gpssm.methods.cogpssm import COGPSSM, Constraint, lagrangian
 from gpssm.methods.training import Schedule
-from gpssm.methods.vgpssm import VGPSSM, Chain, ChainNetwork, elbo
+from gpssm.methods.vgpssm import VGPSSM, Chain, ChainNetwork, contracted, elbo, read_terms
 from gpssm.models import GPSSM, DiagonalNoise, InitialState, LinearEmission, Transition
 from gpssm.parameters import free_values, parameters, with_free_values
 from gpssm.windows import Windows, cut
@@ -167,7 +167,7 @@ NETWORK = Learner(
     (_model := linear_model(amplitude=0.5, mixing=np.eye(STATES))),
     ChainNetwork.start(jax.random.key(1), _model, (STATES, INPUTS), 4),
 )
-SAMPLES = vgpssm.Settings(4)
+SAMPLES = vgpssm.Settings(4, False)
 
 
 @jax.jit
@@ -250,9 +250,9 @@ def given() -> dict[str, tuple[Any, Any]]:
 
     def evaluated(objective: Any, settings: Any) -> Any:
         run = jax.jit(jax.value_and_grad(objective, has_aux=True), static_argnums=4)
-        return lambda carry: run(arguments[0], carry, arguments[1], jax.random.key(5), settings)
+        return lambda carry: run(arguments[0], carry, arguments[1], KEY, settings)
 
-    fixed, learned = (evaluated(lagrangian, cogpssm.Settings(4, learned)) for learned in (False, True))
+    fixed, learned = (evaluated(lagrangian, cogpssm.Settings(4, False, learned)) for learned in (False, True))
     three = CONSTRAINT._replace(multiplier=jnp.asarray(3.0))
     return {
         "bound": evaluated(elbo, SAMPLES)(jnp.zeros(())),
@@ -265,6 +265,7 @@ def given() -> dict[str, tuple[Any, Any]]:
 
 CONSTRAINT = Constraint(jnp.ones(()), jnp.zeros(()), jnp.asarray(0.2))
 LOG_VOLUME = 12.0
+KEY = jax.random.key(5)
 
 
 def assert_same_gradient(a: tuple[Any, Any], b: tuple[Any, Any]) -> None:
@@ -288,6 +289,34 @@ def test_gradient_is_that_of_the_lagrangian_and_the_value_is_the_bound(given: di
     assert_same_gradient(given["learned 3"], given["fixed 3"])
     offsets = [given[case][1].states.chain.offset for case in ("learned 3", "bound")]
     assert not np.allclose(*offsets)
+
+
+def test_a_linear_mean_is_kept_a_contraction() -> None:
+    """Its norm is limited and nothing else changes; the objective is that of the model it returns."""
+    model = linear_model()
+    weight = np.asarray(model.transition.mean.weight)
+    for factor in (0.5, 3.0):
+        scaled = eqx.tree_at(lambda m: m.transition.mean.weight, model, factor * weight)
+        result = np.asarray(contracted(scaled).transition.mean.weight)
+        norm = factor * np.linalg.norm(weight[:, :STATES], 2)
+        expected = factor * weight[:, :STATES] * min(1.0, 0.995 / norm)
+        np.testing.assert_allclose(result[:, :STATES], expected, rtol=1e-12)
+        np.testing.assert_array_equal(result[:, STATES:], factor * weight[:, STATES:])
+    y, c = recording(model)
+    _, columns = exact_posterior(model, y, c)
+    states, windows = Given(in_windows(columns, LENGTH)), jax.tree.map(jnp.asarray, cut([y], [c], LENGTH))
+    run = jax.jit(lambda learner, contract: read_terms(learner, windows, KEY, 4, contract).bound, static_argnums=1)
+    bounds = [
+        float(run(jax.tree.map(jnp.asarray, Learner(each, states)), contract))
+        for each, contract in ((scaled, True), (contracted(scaled), False), (scaled, False))
+    ]
+    assert bounds[0] == pytest.approx(bounds[1], rel=1e-12) and bounds[0] > bounds[2] + 1.0
+    # Hidden states start from the identity, whose singular values are all the same.
+    still = eqx.tree_at(lambda m: m.transition.mean.weight, model, jnp.eye(STATES, STATES + INPUTS))
+    gradient = jax.grad(lambda m: jnp.sum(contracted(m).transition.mean.weight ** 2), allow_int=True)(
+        jax.tree.map(jnp.asarray, still)
+    )
+    assert np.isfinite(gradient.transition.mean.weight).all()
 
 
 def test_multiplier_follows_the_constraint() -> None:

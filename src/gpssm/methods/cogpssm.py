@@ -35,7 +35,7 @@ from gpssm.errors import InvalidInput
 from gpssm.methods import start, subspace
 from gpssm.methods.base import Learner
 from gpssm.methods.training import Objective
-from gpssm.methods.vgpssm import VGPSSM, terms
+from gpssm.methods.vgpssm import VGPSSM, read_terms
 from gpssm.windows import Windows
 
 _AVERAGE = 0.9  # a
@@ -47,6 +47,7 @@ class Settings(NamedTuple):
     """What the compiled objective is built for."""
 
     num_samples: int
+    contract: bool
     learned: bool  # whether the multiplier follows the constraint
 
 
@@ -68,7 +69,7 @@ def lagrangian(
     learner: Learner, carry: Constraint, windows: Windows, key: Array, settings: Settings
 ) -> tuple[Float[Array, ""], tuple[Constraint, dict[str, Array]]]:
     """What to maximise with a fixed multiplier; with a learned one, something that has its gradient."""
-    parts = terms(learner.model, learner.states(windows), windows, key, settings.num_samples)
+    parts = read_terms(learner, windows, key, settings.num_samples, settings.contract)
     value = parts.bound + (carry.multiplier - 1.0) * parts.log_density
     if not settings.learned:
         return value, (carry, parts.named())
@@ -115,7 +116,7 @@ class COGPSSM(VGPSSM):
         return learner, Constraint(jnp.asarray(multiplier), jnp.zeros(()), jnp.asarray(tolerance))
 
     def settings(self, begun: start.Start, hidden: bool) -> Settings:
-        return Settings(self.num_samples, self.multiplier is None)
+        return Settings(self.num_samples, self._contracts(hidden), self.multiplier is None)
 
 
 def unpredicted(windows: Windows, state_dim: int) -> float:

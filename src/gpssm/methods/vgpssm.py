@@ -19,7 +19,11 @@ Where the paper leaves room, what is best for the method:
   whole recording, with one x_0;
 - q begins at the least-squares state of y_t where there is one, and what is not seen decays; what the
   network adds to this begins small;
-- the linear mean function, start values and optimiser are those of EnVI, and a fitted model is
+- where states are hidden, the linear mean function is kept a contraction. The bound looks one step
+  ahead and is blind to a mode that grows by some per cent per step, with which a free run over
+  hundreds of steps explodes; a contraction plus a GP is bounded. Any stable linear system is one in
+  suitable hidden coordinates;
+- the mean function itself, start values and optimiser are those of EnVI, and a fitted model is
   filtered by the ensemble Kalman filter, so that a forecast starts from a state that has seen the data.
 """
 
@@ -32,19 +36,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from gpssm.gp.means import Linear
+from gpssm.interruption import Interruption
 from gpssm.methods import start
-from gpssm.methods.base import GPMethod, Learner
+from gpssm.methods.base import GPMethod, Learner, Path
 from gpssm.methods.training import Objective
 from gpssm.methods.unrolled import by_time, expected_log_density
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, InitialState
 from gpssm.networks import BidirectionalGRU, Dense, readable, readable_width
 from gpssm.parameters import Leaf, parameter
+from gpssm.progress import Watch
 from gpssm.windows import Windows
 
 _CONTEXT = 10  # samples of either neighbour that the network reads
 _DECAY = 0.5  # of what is not seen
 _SPREAD = 0.3  # of q(x_t | x_{t-1}), standardised
+_MAX_NORM = 0.995  # of a linear mean function that is kept a contraction
 _HEAD = 0.1  # of the network's first corrections
 
 
@@ -167,6 +175,7 @@ class Settings(NamedTuple):
     """What the compiled objective is built for."""
 
     num_samples: int
+    contract: bool  # whether the linear mean function is kept a contraction
 
 
 class Terms(NamedTuple):
@@ -225,11 +234,28 @@ def _step_divergences(
     return 0.5 * jnp.sum(squares / q - 1.0 + jnp.log(q) - 2.0 * log_chol, axis=-1)
 
 
+def contracted(model: GPSSM) -> GPSSM:
+    """The model with `A <- A min(1, max_norm / |A|_2)` in its linear mean function, if it has one."""
+    mean = model.transition.mean
+    if not isinstance(mean, Linear):
+        return model
+    dx, weight = model.state_dim, jnp.asarray(mean.weight)
+    norm = jnp.sqrt(jnp.linalg.eigvalsh(weight[:, :dx] @ weight[:, :dx].T)[-1])
+    factors = jnp.where(jnp.arange(weight.shape[1]) < dx, jnp.minimum(1.0, _MAX_NORM / norm), 1.0)
+    return eqx.tree_at(lambda m: m.transition.mean.weight, model, weight * factors)
+
+
+def read_terms(learner: Learner, windows: Windows, key: Array, num_samples: int, contract: bool) -> Terms:
+    """The terms of the bound with the chain that the network reads."""
+    model = contracted(learner.model) if contract else learner.model
+    return terms(model, learner.states(windows), windows, key, num_samples)
+
+
 def elbo(
     learner: Learner, carry: Array, windows: Windows, key: Array, settings: Settings
 ) -> tuple[Float[Array, ""], tuple[Array, dict[str, Array]]]:
-    """The bound, with the chain that the network reads."""
-    parts = terms(learner.model, learner.states(windows), windows, key, settings.num_samples)
+    """The bound."""
+    parts = read_terms(learner, windows, key, settings.num_samples, settings.contract)
     return parts.bound, (carry, parts.named())
 
 
@@ -254,7 +280,25 @@ class VGPSSM(GPMethod):
         return Learner(begun.model, ChainNetwork.start(key, begun.model, dims, self.width)), jnp.zeros(())
 
     def settings(self, begun: start.Start, hidden: bool) -> Any:
-        return Settings(self.num_samples)
+        return Settings(self.num_samples, self._contracts(hidden))
+
+    def learn(
+        self,
+        begun: start.Start,
+        windows: Windows,
+        key: Array,
+        interruption: Interruption,
+        watch: Watch | None,
+        label: str,
+    ) -> Path:
+        """As everywhere; what was trained as a contraction is returned as one."""
+        path = super().learn(begun, windows, key, interruption, watch, label)
+        if not self._contracts(self.state_dim > windows.outputs.shape[-1]):
+            return path
+        return path._replace(learner=Learner(contracted(path.learner.model), path.learner.states))
+
+    def _contracts(self, hidden: bool) -> bool:
+        return hidden and self.mean == "linear"
 
     def default_restarts(self, hidden: bool) -> int:
         return 3 if hidden else 1
