@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check bench clean help
+.PHONY: demo test test-all check bench clean help
 
 help:
 	@echo "make demo   learn an unknown system from 600 noisy numbers, with a picture"
-	@echo "make test   run the tests"
+	@echo "make test   run the tests; make test-all, the slow ones, too"
 	@echo "make check  linter, formatter, type checker"
 	@echo "make bench  time one training iteration beside what NumPy needs for the same arithmetic"
 
@@ -27,8 +27,13 @@ $(STAMP)-dev: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/gpssm demo --out demo
 
+PYTEST := TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 test: $(STAMP)-dev
-	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not slow"
+
+test-all: $(STAMP)-dev
+	$(PYTEST)
 
 check: $(STAMP)-dev
 	$(BIN)/ruff check .

@@ -197,10 +197,12 @@ def test_padding_and_missing_samples_say_nothing(objective: str) -> None:
 
 
 SHORT = Schedule(max_steps=2, chunk=1)
+# All of this is asked of EnVI elsewhere.
+SLOW = {"EnVI": pytest.mark.slow}
 
 
 @pytest.mark.filterwarnings("ignore::gpssm.methods.training.TrainingWarning")
-@pytest.mark.parametrize("name", list(registry.SYSTEMS))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in registry.SYSTEMS])
 def test_every_system_is_a_whole_method(name: str, tmp_path: Path) -> None:
     """Inputs, hidden states, gaps, two recordings; filter, forecast, transition, summary; save and load; a seed."""
     y, c = recording(60)

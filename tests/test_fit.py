@@ -147,7 +147,7 @@ def test_pieces_combine() -> None:
         dtype="float32",
         schedule=SHORT,
     )
-    posterior = method.fit(outputs, inputs)
+    posterior = method.fit(outputs, inputs, restarts=1)
     assert np.asarray(posterior.model.transition.gp.q_mean).dtype == np.float32
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(posterior.model))
     states = posterior.filter(outputs[0], inputs[0])
@@ -323,6 +323,7 @@ def oscillation(length: int = 120) -> np.ndarray:
     return y
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::gpssm.methods.training.TrainingWarning")
 def test_hidden_state_carries_an_oscillation() -> None:
     """The phase of an oscillation is in no single output; the forecast must follow it."""

@@ -119,6 +119,7 @@ def test_read_back_as_an_ordinary_model(stream: Stream, data: NDArray) -> None:
     assert "process_noise" in str(posterior.summary())
 
 
+@pytest.mark.slow
 def test_an_archive_goes_live() -> None:
     """What EnVI has learned is what the stream starts with, and the stream goes on from the recording's end."""
     rng = np.random.default_rng(2)

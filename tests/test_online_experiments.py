@@ -45,6 +45,7 @@ def test_car_on_the_command_line(tmp_path: Path) -> None:
     assert (tmp_path / "car.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_nascar_on_the_command_line(tmp_path: Path) -> None:
     found = run("nascar", "--seeds", "1", "--out", str(tmp_path))
     rows = found["rows"]

@@ -112,6 +112,7 @@ def test_save_and_load_bit_for_bit(fits: list[tuple[gpssm.datasets.Series, gpssm
     assert again.read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow
 def test_users_functions_are_asked_for_again(tmp_path: Path) -> None:
     """Functions are not stored: loading names the place of each one that is missing, and never swaps them."""
     method = gpssm.EnVI(

@@ -356,6 +356,7 @@ def test_arguments_are_checked() -> None:
     assert (VGPSSM(1).name, COGPSSM(1).name) == ("vGPSSM", "CO-GPSSM")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [VGPSSM, COGPSSM])
 def test_short_fit_of_the_kink(method: type[VGPSSM], tmp_path: Path) -> None:
     """Far better than where it began, and the same after it was saved; a missing sample does no harm."""
