@@ -163,7 +163,7 @@ def test_weight_of_the_kl_is_a_weight() -> None:
 
 
 @pytest.mark.parametrize("update", ["perturbed", "sqrt"])
-@pytest.mark.parametrize("moments", ["exact_noise", "sampled"])
+@pytest.mark.parametrize("moments", ["exact_noise", pytest.param("sampled", marks=pytest.mark.slow)])
 def test_gradient_matches_finite_differences(update: str, moments: str) -> None:
     """Central differences along random directions, through time and through missing samples."""
     model = linear_model(amplitude=0.5)

@@ -27,7 +27,7 @@ def fitted(request: pytest.FixtureRequest) -> evaluation.Fitted:
     if request.param == "ARX":
         return gpssm.ARX(order=2).fit(y, u)
     schedule = Schedule(max_steps=50, decay_steps=25)
-    return gpssm.EnVI(2, 6, num_members=10, schedule=schedule).fit(y, u)
+    return gpssm.EnVI(2, 6, num_members=10, schedule=schedule).fit(y, u, restarts=1)
 
 
 @pytest.fixture(scope="module")
