@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from gpssm.datasets import car as simulate
 from gpssm.experiments import car, nascar
