@@ -1,7 +1,6 @@
 """`gpssm reproduce car`: the supplement's two tables, their results file and their figure."""
 
 import json
-import warnings
 from itertools import product
 from pathlib import Path
 from typing import get_args
@@ -9,12 +8,9 @@ from typing import get_args
 from rich.console import Console
 from rich.table import Table
 
-from gpssm.cli.output import choose, print_json, table_console
+from gpssm.cli.output import choose, fitting, print_json, table_console
 from gpssm.datasets import car
 from gpssm.experiments import car as experiment
-from gpssm.history import Progress
-from gpssm.methods.training import TrainingWarning
-from gpssm.progress import describe
 from gpssm.serialization import write_atomically
 
 
@@ -31,13 +27,7 @@ def run(emission: str, method: str, seeds: int, as_json: bool, out: Path | None)
             scores, seconds = [], []
             for seed in range(seeds):
                 label = f"{m}, C {e}, seed {seed} of {seeds}"
-                status.update(label)
-
-                def watch(p: Progress, label: str = label) -> None:
-                    status.update(f"{label}: {describe(p)}, {p.seconds:.0f} s")
-
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", TrainingWarning)  # repaired, and part of the method
+                with fitting(status, label) as watch:
                     track, score = experiment.run(m, e, seed, watch)
                 shown.setdefault((e, m), track)
                 scores.append(score)

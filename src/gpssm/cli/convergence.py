@@ -9,11 +9,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from gpssm.cli.output import choose, print_json, table_console
+from gpssm.cli.output import choose, fitting, print_json, table_console
 from gpssm.experiments import convergence as experiment
 from gpssm.experiments.kink import Setting
-from gpssm.history import Progress
-from gpssm.progress import describe
 from gpssm.serialization import write_atomically
 
 
@@ -27,12 +25,8 @@ def run(setting: str, method: str, steps: int, seeds: int, as_json: bool, out: P
     with Console(stderr=True).status("starting") as status:
         for s, m, seed in product(settings, methods, range(seeds)):
             label = f"{m}, {s}, seed {seed} of {seeds}"
-            status.update(f"{label}: compiling")
-
-            def watch(p: Progress, label: str = label) -> None:
-                status.update(f"{label}: {describe(p)}, {p.seconds:.0f} s")
-
-            curves.append(experiment.fit(m, s, seed, steps, watch))
+            with fitting(status, label) as watch:
+                curves.append(experiment.fit(m, s, seed, steps, watch))
     rows = experiment.summarise(curves)
     result = {"experiment": "convergence", "rows": rows}
     if out is not None:

@@ -1,7 +1,6 @@
 """`gpssm reproduce kink`: the table, its results file and its figure."""
 
 import json
-import warnings
 from itertools import product
 from pathlib import Path
 from typing import Any, get_args
@@ -9,13 +8,10 @@ from typing import Any, get_args
 from rich.console import Console
 from rich.table import Table
 
-from gpssm.cli.output import choose, print_json, table_console
+from gpssm.cli.output import choose, fitting, print_json, table_console
 from gpssm.errors import InvalidInput
 from gpssm.experiments import kink as experiment
-from gpssm.history import Progress
-from gpssm.methods.training import TrainingWarning
 from gpssm.posterior import Posterior
-from gpssm.progress import describe
 from gpssm.serialization import write_atomically
 
 
@@ -45,13 +41,7 @@ def run(
             cell = []
             for seed in range(seeds):
                 label = f"{m}, {s}, obs_noise {level:g}, seed {seed} of {seeds}"
-                status.update(f"{label}: compiling")
-
-                def watch(p: Progress, label: str = label) -> None:
-                    status.update(f"{label}: {describe(p)}, {p.seconds:.0f} s")
-
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", TrainingWarning)  # repaired, and part of the method
+                with fitting(status, label) as watch:
                     posterior, found = experiment.fit(m, s, level, seed, length, watch)
                 shown.setdefault((m, s, level), posterior)
                 cell.append(found)

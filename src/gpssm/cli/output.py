@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import TypeVar
 
 import numpy as np
 from rich.console import Console
+from rich.status import Status
 
 from gpssm.errors import InvalidInput
+from gpssm.progress import Watch, describe
 
 NDArray = np.ndarray
 Choice = TypeVar("Choice", bound=str)
@@ -74,3 +77,17 @@ def choose(name: str, value: str, choices: list[Choice]) -> list[Choice]:
     if not found:
         raise InvalidInput(f"{name}: expected one of {', '.join(choices)} or all, got {value!r}.")
     return found
+
+
+@contextmanager
+def fitting(status: Status, label: str) -> Iterator[Watch]:
+    """One fit of an experiment: a watcher that tells on the status line how it goes on.
+
+    Warnings of the training are not shown: what they tell of was repaired, and is part of the method.
+    """
+    from gpssm.methods.training import TrainingWarning  # brings JAX, which other commands do without
+
+    status.update(f"{label}: compiling")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingWarning)
+        yield lambda p: status.update(f"{label}: {describe(p)}, {p.seconds:.0f} s")

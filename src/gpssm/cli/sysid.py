@@ -1,7 +1,6 @@
 """`gpssm reproduce sysid`: the table, its results file and its figure."""
 
 import json
-import warnings
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -10,13 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from gpssm import __version__
-from gpssm.cli.output import choose, print_json, table_console
+from gpssm.cli.output import choose, fitting, print_json, table_console
 from gpssm.datasets import Series, load
 from gpssm.errors import InvalidInput
 from gpssm.experiments import sysid as experiment
-from gpssm.history import Progress
-from gpssm.methods.training import TrainingWarning
-from gpssm.progress import describe
 from gpssm.serialization import write_atomically
 
 
@@ -38,15 +34,10 @@ def run(dataset: str, method: str, seeds: int, missing: float, as_json: bool, ou
             for seed in range(seeds):
                 label = f"{m} on {d}, seed {seed} of {seeds}"
 
-                def watch(p: Progress, label: str = label) -> None:
-                    status.update(f"{label}: {describe(p)}, {p.seconds:.0f} s")
-
                 path = fits / f"{d}-{m}-{seed}{f'-missing{missing:g}' if missing else ''}.json"
                 score = _kept(path, m)
                 if score is None:
-                    status.update(f"{label}: compiling")
-                    with warnings.catch_warnings():
-                        warnings.simplefilter("ignore", TrainingWarning)  # repaired, and part of the method
+                    with fitting(status, label) as watch:
                         score = experiment.fit(d, data[d], m, seed, missing, watch)
                     record = {"version": __version__, "settings": repr(experiment.build(m)), "score": asdict(score)}
                     write_atomically(path, json.dumps(record).encode())

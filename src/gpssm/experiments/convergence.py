@@ -7,7 +7,6 @@ from the methods themselves.
 """
 
 import time
-import warnings
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from gpssm.experiments.kink import GRID, LENGTH, NUM_INDUCING, PROCESS_NOISE, Se
 from gpssm.history import Progress
 from gpssm.methods import registry, start
 from gpssm.methods.base import StateSpaceMethod
-from gpssm.methods.training import Schedule, TrainingWarning
+from gpssm.methods.training import Schedule
 from gpssm.parameters import parameters
 from gpssm.precision import double_precision
 from gpssm.progress import Watch
@@ -71,11 +70,9 @@ def fit(method: str, setting: Setting, seed: int, max_steps: int, watch: Watch |
             watch(p)
         looking += time.perf_counter() - began
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TrainingWarning)  # repaired, and part of the method
-        # The first fit is there to compile.
-        replace(chosen, schedule=schedule._replace(max_steps=CHUNK)).fit(outputs, seed=seed)
-        replace(chosen, schedule=schedule).fit(outputs, seed=seed, restarts=1, progress=look)
+    # The first fit is there to compile.
+    replace(chosen, schedule=schedule._replace(max_steps=CHUNK)).fit(outputs, seed=seed)
+    replace(chosen, schedule=schedule).fit(outputs, seed=seed, restarts=1, progress=look)
     count = variational_parameters(chosen, outputs)
     return Curve(method, setting, seed, count, seconds[-1] / step[-1], step, seconds, mse)
 
