@@ -7,12 +7,11 @@ no global setting: no precision flag, no thread or core affinity.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from gpssm.methods.registry import METHODS
+from gpssm.methods.registry import METHODS, ONLINE
 
 __version__ = "0.1.0"
 
-_EXPORTS = {entry.attribute: entry.module for entry in METHODS.values()} | {
-    "OEnVI": "gpssm.methods.oenvi",
+_EXPORTS = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values()} | {
     "Schedule": "gpssm.methods.training",
     "Posterior": "gpssm.posterior",
     "Stream": "gpssm.stream",

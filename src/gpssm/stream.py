@@ -93,6 +93,10 @@ class OnlineMethod(Protocol):
         """Mean and variance of f at the rows of `x`."""
 
     @staticmethod
+    def process_noise(state: Any) -> Array:
+        """Variances (dx,) of the process noise."""
+
+    @staticmethod
     def posterior(state: Any) -> Posterior:
         """The state read back as an ordinary fitted model."""
 
@@ -171,6 +175,13 @@ class Stream:
         x = arguments(x, self.method.state_dim + self.input_dim)
         mean, var = _transition(type(self.method), self.state, jnp.asarray(x))
         return np.asarray(mean), np.asarray(var)
+
+    @property
+    @double_precision
+    def process_noise(self) -> Float[NDArray, " dx"]:
+        """Variances of the process noise as learned so far."""
+        self._require_state("process_noise")
+        return np.asarray(self.method.process_noise(self.state))
 
     @double_precision
     def posterior(self) -> Posterior:

@@ -11,9 +11,8 @@ that takes the steps seen for dynamics and one that takes them for noise, until 
 their predictions tells which is right.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,17 +24,16 @@ from gpssm.filters import ensemble, joint
 from gpssm.filters.joint import Basis, Joint
 from gpssm.gp.kernels import RBF, Stationary
 from gpssm.methods import oenvi_core as core
-from gpssm.methods import oenvi_models, subspace
+from gpssm.methods import oenvi_models
 from gpssm.methods.oenvi_core import KERNELS, Hyper, Settings, State, Trial, correlations
 from gpssm.methods.oenvi_paper import PaperOEnVI
-from gpssm.models.emission import FunctionEmission, LinearEmission
+from gpssm.methods.online import OnlineStateSpace, Units
+from gpssm.models.emission import FunctionEmission
 from gpssm.posterior import Posterior
 from gpssm.precision import double_precision
 from gpssm.stream import Info, Stream
-from gpssm.validation import matrix, positive_int, variances
 
 NDArray = np.ndarray
-EmissionLike = Literal["observed"] | np.ndarray | Callable[[Array], Array]
 
 
 class Beginning(NamedTuple):
@@ -52,49 +50,36 @@ _BEGINNINGS = (Beginning(1.0, 2.0, 0.25, 1.0), Beginning(3.0, 0.05, 0.05, 0.1))
 
 
 @dataclass(frozen=True)
-class OEnVI:
+class OEnVI(OnlineStateSpace):
     """OEnVI with everything a user may want to choose. `OEnVI(state_dim).start()` is ready to learn.
 
-    Args:
-        state_dim: dimension of the state.
+    Args, besides those of `OnlineStateSpace`:
         num_inducing: budget M of inducing inputs, shared by all state dimensions.
         kernel: `RBF()`, `Matern32()` or `Matern52()`.
-        emission: how outputs arise from states: `"observed"` (the first states are the outputs; the
-            default), a known matrix C (dy, dx), or a function of x (n, dx) made of JAX operations.
-        obs_noise: variance(s) of the observation noise if they are known; learned otherwise.
         num_members: size N of the ensemble.
-        warm_up: samples that are looked at for their units before the first one is learned from.
         trial: samples during which two beginnings run side by side.
     """
 
-    state_dim: int
     num_inducing: int = 40
     kernel: Stationary = RBF()
-    emission: EmissionLike | None = None
-    obs_noise: float | None = None
+    _: KW_ONLY
     num_members: int = 20
-    warm_up: int = 10
     trial: int = 100
     name: str = "OEnVI"
 
+    @property
+    def counts(self) -> tuple[tuple[str, int], ...]:
+        return (("num_inducing", 1), ("num_members", 4), ("trial", 0))
+
     def __post_init__(self) -> None:
-        for argument, least in (
-            ("state_dim", 1), ("num_inducing", 1), ("num_members", 4), ("warm_up", 3), ("trial", 0),
-        ):  # fmt: skip
-            object.__setattr__(self, argument, positive_int(argument, getattr(self, argument), least))
+        super().__post_init__()
         if type(self.kernel).__name__ not in KERNELS:
             raise InvalidInput(f"kernel: expected {', '.join(KERNELS)}, got {self.kernel!r}.")
-        if isinstance(self.emission, str) and self.emission != "observed":
-            raise InvalidInput(f"emission: expected 'observed', a matrix C or a function, got {self.emission!r}.")
 
     @classmethod
     def paper(cls, state_dim: int, num_inducing: int = 15, **changes: Any) -> PaperOEnVI:
         """Algorithm 2 with the objective that the paper writes, for comparison."""
         return PaperOEnVI(state_dim, num_inducing, **changes)
-
-    def start(self, seed: int = 0) -> Stream:
-        """A stream that has seen nothing yet."""
-        return Stream(self, seed=seed)
 
     @classmethod
     @double_precision
@@ -111,30 +96,10 @@ class OEnVI:
         )
         return Stream(method, seed=seed, stored=state, input_dim=posterior.input_dim, output_dim=posterior.output_dim)
 
-    def check(self, output_dim: int, input_dim: int) -> None:
-        """Refuse samples that do not fit the emission."""
-        if self.emission is None or isinstance(self.emission, str):
-            if self.state_dim < output_dim:
-                raise InvalidInput(
-                    f"emission: {output_dim} outputs of {self.state_dim} state(s) need a known matrix C "
-                    f"({output_dim}, {self.state_dim}); or learn one with EnVI from a recording, and go on from there."
-                )
-        elif not callable(self.emission):
-            shape = matrix("emission", np.atleast_2d(np.asarray(self.emission))).shape
-            if shape != (output_dim, self.state_dim):
-                raise InvalidInput(f"emission: expected C of shape ({output_dim}, {self.state_dim}), got {shape}.")
-        if self.obs_noise is not None:
-            variances("obs_noise", self.obs_noise, output_dim)
-
-    def guess(self, output: NDArray) -> NDArray:
-        """Least squares for a linear emission; nothing is known behind a function."""
-        if callable(self.emission):
-            return np.full(self.state_dim, np.nan)
-        return np.linalg.pinv(self._matrix(len(output))) @ np.nan_to_num(output)
-
     def begin(self, outputs: NDArray, inputs: NDArray) -> State | Trial:
-        """Units from the first samples. Nothing else is known."""
-        beginnings = [self._begin(outputs, inputs, beginning) for beginning in _BEGINNINGS]
+        """Two beginnings; nothing but the units of the first samples is known."""
+        units = self.units(outputs, inputs)
+        beginnings = [self._begin(units, beginning) for beginning in _BEGINNINGS]
         if not self.trial:
             return beginnings[0]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *beginnings)
@@ -144,38 +109,10 @@ class OEnVI:
         """What goes on after the trial."""
         return _leading(state)
 
-    def _matrix(self, output_dim: int) -> NDArray:
-        if self.emission is None or isinstance(self.emission, str):
-            return np.eye(output_dim, self.state_dim)
-        return np.atleast_2d(np.asarray(self.emission, dtype=float))
-
-    def _begin(self, outputs: NDArray, inputs: NDArray, beginning: Beginning) -> State:
-        """The size of one step of the state is the unit of f(x) - x and of Q, its spread that of length scales."""
+    def _begin(self, units: Units, beginning: Beginning) -> State:
         dx, num = self.state_dim, self.num_inducing
-        rows = subspace.fill(outputs)
-        emission: LinearEmission | FunctionEmission
-        if callable(self.emission):
-            emission = FunctionEmission.unscaled(self.emission, dx, rows.shape[1])
-            states, noise = np.zeros((len(rows), dx)), 0.25 * _steps(rows)
-        else:
-            weight = self._matrix(rows.shape[1])
-            emission = LinearEmission(weight, np.zeros(len(weight)))
-            inverse = np.linalg.pinv(weight)
-            states = rows @ inverse.T
-            noise = _residual_noise(rows, weight @ inverse)
-        steps, variance = _steps(states), np.var(states, axis=0)
-        moves = steps > 1e-24 * np.max(np.abs(states), initial=1e-100) ** 2
-        # A state that no output shows, or that has not moved yet, is given the average of the others.
-        steps = np.where(moves, steps, np.mean(steps[moves]) if moves.any() else 1.0)
-        variance = np.where(moves, variance, np.mean(variance[moves]) if moves.any() else 1.0)
-        scale, shift = np.sqrt(np.maximum(variance, steps)), states.mean(axis=0)
-        if inputs.shape[1]:
-            spread = inputs.std(axis=0)
-            spread = np.where(spread > 0, spread, np.maximum(np.abs(inputs[-1]), 1.0))
-            scale, shift = np.concatenate([scale, spread]), np.concatenate([shift, inputs.mean(axis=0)])
-        if self.obs_noise is not None:
-            noise = variances("obs_noise", self.obs_noise, rows.shape[1])
-        level = float(np.mean(np.log(noise)))
+        steps, shift, scale = units.steps, units.shift, units.scale
+        level = float(np.mean(np.log(units.obs_noise)))
         width = num + len(scale) + 1
         prior = np.concatenate([np.zeros(num), np.full(width - num, beginning.linear**2)])
         # 100 times the spread: where the state was before the first sample is not known.
@@ -186,14 +123,14 @@ class OEnVI:
             jnp.log(beginning.amplitude**2 * steps),
             jnp.log(beginning.process_noise * steps),
             jnp.asarray(level),
-            jnp.log(noise) - level,
+            jnp.log(units.obs_noise) - level,
         )
         return core.new_state(
             Joint(jnp.concatenate([shift[:dx], np.zeros(dx * width)]), jnp.diag(diagonal)),
             Basis(jnp.zeros((num, len(scale))), jnp.zeros(num), jnp.asarray(shift), jnp.asarray(scale)),
             hyper,
             np.sqrt(steps),
-            emission,
+            units.emission,
             Settings(type(self.kernel).__name__, self.obs_noise is None),
             self.num_members,
         )
@@ -245,6 +182,11 @@ class OEnVI:
         return mean, known + open_share[:, None] * jnp.exp(state.hyper.amplitude)
 
     @staticmethod
+    def process_noise(state: State | Trial) -> Array:
+        """As learned so far."""
+        return jnp.exp(_leading(state).hyper.process_noise)
+
+    @staticmethod
     def posterior(state: State | Trial) -> Posterior:
         """An ordinary fitted model whose recording ends here.
 
@@ -257,18 +199,3 @@ class OEnVI:
 def _leading(state: State | Trial) -> State:
     """The state itself, or that of the beginning which has predicted best so far."""
     return state.best() if isinstance(state, Trial) else state
-
-
-def _steps(rows: NDArray) -> NDArray:
-    """Mean square of the differences of each column."""
-    return np.mean(np.diff(rows, axis=0) ** 2, axis=0) if len(rows) > 1 else np.ones(rows.shape[1])
-
-
-def _residual_noise(rows: NDArray, hat: NDArray) -> NDArray:
-    """Variance of each channel about the state that explains it best; a quarter of its steps where there is none."""
-    left = 1.0 - np.diagonal(hat)  # share of the noise that is not explained away
-    residual = np.mean((rows - rows @ hat.T) ** 2, axis=0)
-    steps = _steps(rows)
-    noise = np.where(left > 0.2, residual / np.maximum(left, 0.2), 0.25 * steps)
-    typical = np.mean(steps) if np.mean(steps) > 0 else 1.0
-    return np.maximum(noise, 1e-8 * typical)

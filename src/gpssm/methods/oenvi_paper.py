@@ -229,6 +229,11 @@ class PaperOEnVI:
         return scaling.states(mean), var * scaling.state_scale**2
 
     @staticmethod
+    def process_noise(state: PaperState) -> Array:
+        """As learned so far."""
+        return jnp.diagonal(state.scaling.state_cov(state.model.process_noise.covariance))
+
+    @staticmethod
     def posterior(state: PaperState) -> Posterior:
         """An ordinary fitted model whose recording ends here."""
         function = isinstance(state.model.emission, FunctionEmission)

@@ -43,12 +43,26 @@ BASELINES: dict[str, Entry] = {
 
 METHODS = SYSTEMS | BASELINES
 
+# Methods that see every sample once.
+ONLINE: dict[str, Entry] = {
+    "OEnVI": Entry("gpssm.methods.oenvi", "OEnVI"),
+}
+
 
 def build(name: str, **choices: Any) -> Any:
-    """The method called `name`, with those of the choices that it knows."""
-    found = [entry for known, entry in METHODS.items() if known.lower() == name.lower()]
+    """The method called `name`, with those of the choices that it knows; it has a `fit`."""
+    return _build(name, METHODS, choices)
+
+
+def build_online(name: str, **choices: Any) -> Any:
+    """The online method called `name`, with those of the choices that it knows; it has a `start`."""
+    return _build(name, ONLINE, choices)
+
+
+def _build(name: str, entries: dict[str, Entry], choices: dict[str, Any]) -> Any:
+    found = [entry for known, entry in entries.items() if known.lower() == name.lower()]
     if not found:
-        raise InvalidInput(f"method: expected one of {', '.join(METHODS)}, got {name!r}.")
+        raise InvalidInput(f"method: expected one of {', '.join(entries)}, got {name!r}.")
     module, attribute, settings = found[0]
     method = getattr(importlib.import_module(module), attribute)
     known = inspect.signature(method).parameters
