@@ -122,7 +122,7 @@ def test_an_inserted_inducing_input_changes_nothing_that_is_known() -> None:
     cov = _random_cov(rng, dx + dx * width)
     of = Joint(jnp.asarray(rng.normal(size=dx + dx * width)), jnp.asarray(cov))
     s = jnp.asarray([0.4, -0.3])
-    new, wider = jax.jit(joint.insert)(of, basis, kernel, amplitude, jnp.asarray(3), s)
+    new, wider = jax.jit(joint.insert, static_argnums=1)(of, dx, basis, kernel, amplitude, jnp.asarray(3), s)
 
     others = np.array([i for i in range(dx + dx * width) if i not in (dx + 3, dx + width + 3)])
     np.testing.assert_array_equal(np.asarray(new.mean)[others], np.asarray(of.mean)[others])

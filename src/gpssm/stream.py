@@ -72,6 +72,10 @@ class OnlineMethod(Protocol):
         """A rough state (dx,) from one sample, for the warm-up; NaN where a value is missing."""
 
     @property
+    def input_lags(self) -> int:
+        """How many of the last inputs act on f; `u` of `step` holds the newest first."""
+
+    @property
     def trial(self) -> int:
         """Samples after which `settled` is called, or 0."""
 
@@ -117,6 +121,8 @@ class Stream:
     """A reader's bookmark: where the last sample came from. Saved with the rest."""
     input_dim: int | None = None
     output_dim: int | None = None
+    recent: NDArray | None = None
+    """(lags - 1, dc) the inputs before the next one, newest first; those before the first sample are taken to be it."""
 
     @double_precision
     def __post_init__(self) -> None:
@@ -150,6 +156,8 @@ class Stream:
             u: (dc,) the control input that acted on the way to this sample, if there are any.
         """
         outputs, inputs = self._sample(y, u)
+        inputs = self._with_recent(inputs[None])[0]
+        self._remember(inputs)
         if self._layout is None:
             return self._warm_up(outputs, inputs)
         estimate = self._learn(self.count, outputs, inputs)
@@ -163,16 +171,16 @@ class Stream:
         positive_int("horizon", horizon)
         positive_int("num_paths", num_paths, 2)
         assert self.input_dim is not None
-        c = model_inputs(inputs, horizon, self.input_dim)
+        c = self._with_recent(model_inputs(inputs, horizon, self.input_dim))
         states, samples = _paths(type(self.method), jax.random.key(seed), self.state, jnp.asarray(c), num_paths)
         return Forecast(np.asarray(samples), np.asarray(states))
 
     @double_precision
     def transition(self, x: Any) -> tuple[Float[NDArray, "n dx"], Float[NDArray, "n dx"]]:
-        """Mean and variance of the f learned so far at `x` (n, state_dim + input_dim)."""
+        """Mean and variance of the f learned so far at `x` (n, state_dim + input_lags * input_dim)."""
         self._require_state("transition")
         assert self.input_dim is not None
-        x = arguments(x, self.method.state_dim + self.input_dim)
+        x = arguments(x, self.method.state_dim + self.method.input_lags * self.input_dim)
         mean, var = _transition(type(self.method), self.state, jnp.asarray(x))
         return np.asarray(mean), np.asarray(var)
 
@@ -194,6 +202,19 @@ class Stream:
         """Write everything to one file, from which `gpssm.load` resumes bit for bit."""
         self.stored = jax.tree.map(np.asarray, self.state)
         serialization.write(path, self)
+
+    def _with_recent(self, inputs: NDArray) -> Float[NDArray, "t lags*dc"]:
+        """Every row of inputs with those before it, newest first."""
+        lags, recent = self.method.input_lags, self.recent
+        if lags == 1:
+            return inputs
+        past = np.repeat(inputs[:1], lags - 1, axis=0) if recent is None else recent
+        rows = np.concatenate([past[::-1], inputs])
+        return np.concatenate([rows[lags - 1 - lag : len(rows) - lag] for lag in range(lags)], axis=1)
+
+    def _remember(self, inputs: NDArray) -> None:
+        """Keep what the next sample needs of `inputs` (lags * dc)."""
+        self.recent = inputs.reshape(self.method.input_lags, -1)[:-1]
 
     def _learn(self, index: int, outputs: NDArray, inputs: NDArray) -> Estimate:
         """Put the sample with number `index` through the core."""

@@ -4,10 +4,12 @@
     h(s) = [phi(s), (s - shift) / scale, 1],   phi(s) = K^{-1} k(Z, s)
 
 Row d of W holds the inducing outputs u_d of f_d(s) - x_d - linear_d(s) and the weights of a linear
-function, r the part of f that u leaves open. Given x everything is linear and Gaussian in W, so
-that an ensemble is needed for the few numbers of x only and W is integrated out exactly. The
-posterior after one sample is the prior of the next: q(u) is updated in closed form, and the prior
-counts once however long the stream is.
+function, r the part of f that u leaves open. W may have fewer rows than there are states: then the
+further states are the past of the first ones, x_t[d] = x_{t-1}[d - rows], without noise.
+
+Given x everything is linear and Gaussian in W, so that an ensemble is needed for the few numbers of x
+only and W is integrated out exactly. The posterior after one sample is the prior of the next: q(u) is
+updated in closed form, and the prior counts once however long the stream is.
 
 Pure functions of arrays, in the user's units; nothing here depends on them.
 """
@@ -26,7 +28,7 @@ from gpssm.linalg import cholesky, solve_lower, solve_lower_transposed
 
 
 class Joint(NamedTuple):
-    """`N(mean, cov)` of [x, W row by row]; F = M + d + 1 weights in a row."""
+    """`N(mean, cov)` of [x, W row by row]; F = M + d + 1 weights in a row, k rows."""
 
     mean: Float[Array, " n"]
     cov: Float[Array, "n n"]
@@ -123,14 +125,19 @@ def state_factor(joint: Joint, state_dim: int) -> Float[Array, "dx dx"]:
     return cholesky(cov + jnp.diag(1e-9 * variance + 1e-12 * jnp.max(variance) + 1e-300))
 
 
+def with_past(new: Float[Array, "n k"], x: Float[Array, "n dx"]) -> Float[Array, "n dx"]:
+    """The next states: those that are learned, then the past of the first ones."""
+    return jnp.concatenate([new, x[:, : x.shape[1] - new.shape[1]]], axis=1)
+
+
 def predict(
     joint: Joint,
     factor: Float[Array, "dx dx"],
     basis: Basis,
     kernel: Kernel,
     whitening: Whitening,
-    amplitude: Float[Array, " dx"],
-    process_noise: Float[Array, " dx"],
+    amplitude: Float[Array, " k"],
+    process_noise: Float[Array, " k"],
     c: Float[Array, " dc"],
     points: Float[Array, "n dx"],
 ) -> Predicted:
@@ -142,27 +149,29 @@ def predict(
     Args:
         joint: of x_{t-1} and W.
         factor: Cholesky factor L of the covariance of x_{t-1}.
-        amplitude: kernel variance of every f_d; `kernel` holds the correlations.
+        amplitude: kernel variance of every f_d that is learned; `kernel` holds the correlations.
         process_noise: variances of v.
         points: of `members`.
     """
-    count, dx = points.shape
+    (count, dx), rows = points.shape, len(amplitude)
     x = joint.mean[:dx] + points @ factor.T
     h, open_share = features(basis, kernel, whitening, with_inputs(x, c))
     width = h.shape[1]
-    weights = joint.mean[dx:].reshape(dx, width)
+    weights = joint.mean[dx:].reshape(rows, width)
     b = solve_lower(factor, joint.cov[:dx, dx:]).T
-    rest = (joint.cov[dx:, dx:] - b @ b.T).reshape(dx, width, dx, width)
-    tilt = jnp.einsum("nf,dfj,nj->nd", h, b.reshape(dx, width, dx), points)
-    moved = x + h @ weights.T + tilt
+    rest = (joint.cov[dx:, dx:] - b @ b.T).reshape(rows, width, rows, width)
+    tilt = jnp.einsum("nf,dfj,nj->nd", h, b.reshape(rows, width, dx), points)
+    moved = with_past(x[:, :rows] + h @ weights.T + tilt, x)
     mean = jnp.mean(moved, axis=0)
     anomalies = moved - mean
     second, first = h.T @ h / count, jnp.mean(h, axis=0)
     unknown = jnp.sum(rest * second[None, :, None, :], axis=(1, 3))
     share = jnp.mean(open_share)
-    cov = anomalies.T @ anomalies / count + unknown + jnp.diag(amplitude * share + process_noise)
+    added = unknown + jnp.diag(amplitude * share + process_noise)
+    cov = anomalies.T @ anomalies / count + jnp.pad(added, (0, dx - rows))
     slope = anomalies.T @ points / count
-    cross = jnp.tensordot(first, rest, (0, 1)).reshape(dx, dx * width) + slope @ b.T
+    learned = jnp.tensordot(first, rest, (0, 1)).reshape(rows, rows * width)
+    cross = jnp.pad(learned, ((0, dx - rows), (0, 0))) + slope @ b.T
     # slope is in units of the standardised members: x = m + L p.
     return Predicted(mean, 0.5 * (cov + cov.T), cross, solve_lower_transposed(factor, slope.T).T, share)
 
@@ -226,23 +235,29 @@ def update(joint: Joint, predicted: Predicted, innovation: Innovation) -> Joint:
 
 
 def insert(
-    joint: Joint, basis: Basis, kernel: Kernel, amplitude: Float[Array, " dx"], slot: Array, s: Float[Array, " d"]
+    joint: Joint,
+    state_dim: int,
+    basis: Basis,
+    kernel: Kernel,
+    amplitude: Float[Array, " k"],
+    slot: Array,
+    s: Float[Array, " d"],
 ) -> tuple[Joint, Basis]:
     """Put the inducing input `s` into a slot. The slot's old u is marginalised, the new one joins with its
     conditional prior given the others: q over everything else stays as it is. Cost O(M^3).
     """
-    dx, num = len(amplitude), len(basis.used)
-    width = (len(joint.mean) - dx) // dx
+    dx, rows, num = state_dim, len(amplitude), len(basis.used)
+    width = (len(joint.mean) - dx) // rows
     others = basis._replace(used=basis.used.at[slot].set(0.0))
     k = kernel(s[None], basis.inducing_inputs)[0] * others.used
     phi = whiten(others, kernel).inverse @ k
     jitter = jitter_for(phi.dtype)
     open_share = jnp.maximum(1.0 + jitter - phi @ k, jitter)
-    at = dx + jnp.arange(dx) * width + slot
-    rows = jnp.tensordot(phi, joint.cov[dx:].reshape(dx, width, -1)[:, :num], (0, 1))
-    corner = jnp.tensordot(rows[:, dx:].reshape(dx, dx, width)[:, :, :num], phi, (2, 0))
+    at = dx + jnp.arange(rows) * width + slot
+    cross = jnp.tensordot(phi, joint.cov[dx:].reshape(rows, width, -1)[:, :num], (0, 1))
+    corner = jnp.tensordot(cross[:, dx:].reshape(rows, rows, width)[:, :, :num], phi, (2, 0))
     corner = 0.5 * (corner + corner.T) + jnp.diag(amplitude * open_share)
-    cov = joint.cov.at[at, :].set(rows).at[:, at].set(rows.T).at[at[:, None], at[None, :]].set(corner)
-    mean = joint.mean.at[at].set(joint.mean[dx:].reshape(dx, width)[:, :num] @ phi)
+    cov = joint.cov.at[at, :].set(cross).at[:, at].set(cross.T).at[at[:, None], at[None, :]].set(corner)
+    mean = joint.mean.at[at].set(joint.mean[dx:].reshape(rows, width)[:, :num] @ phi)
     inputs = basis.inducing_inputs.at[slot].set(s)
     return Joint(mean, cov), basis._replace(inducing_inputs=inputs, used=basis.used.at[slot].set(1.0))

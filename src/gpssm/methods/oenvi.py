@@ -110,8 +110,8 @@ class OEnVI(OnlineStateSpace):
         return _leading(state)
 
     def _begin(self, units: Units, beginning: Beginning) -> State:
-        dx, num = self.state_dim, self.num_inducing
-        steps, shift, scale = units.steps, units.shift, units.scale
+        dx, num, steps = self.state_dim, self.num_inducing, units.steps
+        shift, scale = units.shift, units.scale
         level = float(np.mean(np.log(units.obs_noise)))
         width = num + len(scale) + 1
         prior = np.concatenate([np.zeros(num), np.full(width - num, beginning.linear**2)])
@@ -126,13 +126,13 @@ class OEnVI(OnlineStateSpace):
             jnp.log(units.obs_noise) - level,
         )
         return core.new_state(
-            Joint(jnp.concatenate([shift[:dx], np.zeros(dx * width)]), jnp.diag(diagonal)),
+            Joint(jnp.concatenate([shift[:dx], np.zeros(len(steps) * width)]), jnp.diag(diagonal)),
             Basis(jnp.zeros((num, len(scale))), jnp.zeros(num), jnp.asarray(shift), jnp.asarray(scale)),
             hyper,
             np.sqrt(steps),
             units.emission,
             Settings(type(self.kernel).__name__, self.obs_noise is None),
-            self.num_members,
+            joint.members(self.num_members, dx),
         )
 
     @staticmethod
@@ -144,12 +144,12 @@ class OEnVI(OnlineStateSpace):
     def paths(key: Array, state: State | Trial, inputs: Array, num_paths: int) -> tuple[Array, Array]:
         """Each path has its own draw of the state and of f."""
         state = _leading(state)
-        dx, dtype = len(state.unit), inputs.dtype
+        dx, rows, dtype = state.state_dim, len(state.unit), inputs.dtype
         key_start, key_x, key_y = jax.random.split(key, 3)
         values, vectors = jnp.linalg.eigh(state.joint.cov)
         eps = jax.random.normal(key_start, (num_paths, len(values)), dtype)
         drawn = state.joint.mean + (eps * jnp.sqrt(jnp.maximum(values, 0.0))) @ vectors.T
-        weights = drawn[:, dx:].reshape(num_paths, dx, -1)
+        weights = drawn[:, dx:].reshape(num_paths, rows, -1)
         kernel = correlations(state.settings, state.hyper.lengthscale)
         whitening = joint.whiten(state.basis, kernel)
         amplitude, process_noise = jnp.exp(state.hyper.amplitude), jnp.exp(state.hyper.process_noise)
@@ -158,7 +158,8 @@ class OEnVI(OnlineStateSpace):
             c, own = now
             h, open_share = joint.features(state.basis, kernel, whitening, ensemble.with_inputs(x, c))
             std = jnp.sqrt(open_share[:, None] * amplitude + process_noise)
-            x = x + jnp.einsum("nf,ndf->nd", h, weights) + std * jax.random.normal(own, x.shape, dtype)
+            noise = std * jax.random.normal(own, std.shape, dtype)
+            x = joint.with_past(x[:, :rows] + jnp.einsum("nf,ndf->nd", h, weights) + noise, x)
             return x, x
 
         keys = jax.random.split(key_x, len(inputs))
@@ -172,19 +173,21 @@ class OEnVI(OnlineStateSpace):
     def transition(state: State | Trial, x: Array) -> tuple[Array, Array]:
         """f with W integrated out."""
         state = _leading(state)
-        dx = len(state.unit)
+        dx, rows = state.state_dim, len(state.unit)
         kernel = correlations(state.settings, state.hyper.lengthscale)
         h, open_share = joint.features(state.basis, kernel, joint.whiten(state.basis, kernel), x)
         width = h.shape[1]
-        cov = state.joint.cov[dx:, dx:].reshape(dx, width, dx, width)
+        cov = state.joint.cov[dx:, dx:].reshape(rows, width, rows, width)
         known = jnp.einsum("nf,dfdg,ng->nd", h, cov, h)
-        mean = x[:, :dx] + h @ state.joint.mean[dx:].reshape(dx, width).T
-        return mean, known + open_share[:, None] * jnp.exp(state.hyper.amplitude)
+        mean = x[:, :rows] + h @ state.joint.mean[dx:].reshape(rows, width).T
+        variance = known + open_share[:, None] * jnp.exp(state.hyper.amplitude)
+        return joint.with_past(mean, x[:, :dx]), jnp.pad(variance, ((0, 0), (0, dx - rows)))
 
     @staticmethod
     def process_noise(state: State | Trial) -> Array:
         """As learned so far."""
-        return jnp.exp(_leading(state).hyper.process_noise)
+        state = _leading(state)
+        return jnp.pad(jnp.exp(state.hyper.process_noise), (0, state.state_dim - len(state.unit)))
 
     @staticmethod
     def posterior(state: State | Trial) -> Posterior:

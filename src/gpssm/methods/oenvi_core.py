@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.filters import joint
@@ -41,8 +42,8 @@ class Hyper(NamedTuple):
     """Logarithms of what is learned by gradient, or one such number for each of them."""
 
     lengthscale: Float[Array, " d"]
-    amplitude: Float[Array, " dx"]  # variance of f_d
-    process_noise: Float[Array, " dx"]
+    amplitude: Float[Array, " k"]  # variance of f_d
+    process_noise: Float[Array, " k"]
     obs_level: Float[Array, ""]  # common to all channels
     obs_shape: Float[Array, " dy"]  # of each, relative to it
 
@@ -67,12 +68,16 @@ class State(eqx.Module):
     rejected: Float[Array, ""]
     spread: tuple[Float[Array, " dx"], Float[Array, " dx"]]
     """Running mean and variance of the states: where length scales make sense."""
-    unit: Float[Array, " dx"]
-    """Size of one step of the state as first seen."""
+    unit: Float[Array, " k"]
+    """Size of one step, as first seen, of the states whose f is learned; the others are their past."""
     obs_unit: Float[Array, ""]
     emission: LinearEmission | FunctionEmission
     points: Float[Array, "n dx"]
     settings: Settings = eqx.field(static=True)
+
+    @property
+    def state_dim(self) -> int:
+        return self.points.shape[-1]
 
 
 class Trial(eqx.Module):
@@ -88,7 +93,7 @@ class Trial(eqx.Module):
 
 def step(key: Array, state: State, y: Float[Array, " dy"], u: Float[Array, " dc"]) -> tuple[State, Info]:
     """One sample: place an inducing input, predict, condition, learn. Deterministic: `key` is not used."""
-    dx, hyper = len(state.unit), state.hyper
+    dx, hyper = state.state_dim, state.hyper
     kernel = correlations(state.settings, hyper.lengthscale)
     amplitude, process_noise = jnp.exp(hyper.amplitude), jnp.exp(hyper.process_noise)
     current, basis, whitening = _place(state, kernel, amplitude, u)
@@ -117,7 +122,7 @@ def step(key: Array, state: State, y: Float[Array, " dy"], u: Float[Array, " dc"
     gradient, carried = _noise_gradient(state, predicted, seen, innovation, amplitude, process_noise)
     sensitivity = _after_update(carried, trusted, update)
     prior_share = 1.0 / (state.count + 10.0)
-    moment = _second_moment(current, dx, len(basis.used))  # E[u u^T]
+    moment = _second_moment(current, dx, len(amplitude), len(basis.used))  # E[u u^T]
     surprise = jnp.sum(moment * whitening.inverse, axis=(1, 2)) / amplitude
     at_lengthscale = state.count % _LENGTHSCALE_EVERY == 0
 
@@ -126,7 +131,7 @@ def step(key: Array, state: State, y: Float[Array, " dy"], u: Float[Array, " dc"
         kernel = correlations(state.settings, log_lengthscale)
         whitening = joint.whiten(basis, kernel)
         moved = predict(kernel, whitening)
-        log_det = dx * jnp.sum(basis.used * jnp.log(jnp.diagonal(whitening.chol)))
+        log_det = len(amplitude) * jnp.sum(basis.used * jnp.log(jnp.diagonal(whitening.chol)))
         prior = -0.5 * jnp.sum(jnp.sum(moment * whitening.inverse, axis=(1, 2)) / amplitude) - log_det
         pull, curvature = update.pull, update.curvature
         return pull @ moved.mean + 0.5 * jnp.sum((jnp.outer(pull, pull) - curvature) * moved.cov) + prior_share * prior
@@ -183,7 +188,7 @@ def correlations(settings: Settings, log_lengthscale: Array) -> Kernel:
 
 def _place(state: State, kernel: Kernel, amplitude: Array, u: Array) -> tuple[Joint, Basis, Whitening]:
     """A new inducing input where the stream is now, if the others do not explain f there."""
-    dx, basis = len(state.unit), state.basis
+    dx, basis = state.state_dim, state.basis
     here = jnp.concatenate([state.joint.mean[:dx], u])
     whitening = joint.whiten(basis, kernel)
     k = kernel(here[None], basis.inducing_inputs)[0] * basis.used
@@ -196,18 +201,18 @@ def _place(state: State, kernel: Kernel, amplitude: Array, u: Array) -> tuple[Jo
     sure = jnp.all(jnp.diagonal(state.joint.cov)[:dx] < jnp.exp(2 * state.hyper.lengthscale[:dx]))
 
     def insert(_: None) -> tuple[Joint, Basis, Whitening]:
-        moved, wider = joint.insert(state.joint, basis, kernel, amplitude, slot, here)
+        moved, wider = joint.insert(state.joint, dx, basis, kernel, amplitude, slot, here)
         return moved, wider, joint.whiten(wider, kernel)
 
     wanted = (novelty > enough) & (novelty > 2.0 * worth[slot]) & sure
     return jax.lax.cond(wanted, insert, lambda _: (state.joint, basis, whitening), None)
 
 
-def _second_moment(current: Joint, dx: int, num: int) -> Float[Array, "dx m m"]:
+def _second_moment(current: Joint, dx: int, rows: int, num: int) -> Float[Array, "k m m"]:
     """E[u_d u_d^T] for every d."""
-    width = (len(current.mean) - dx) // dx
-    mean = current.mean[dx:].reshape(dx, width)[:, :num]
-    cov = jnp.einsum("dfdg->dfg", current.cov[dx:, dx:].reshape(dx, width, dx, width))[:, :num, :num]
+    width = (len(current.mean) - dx) // rows
+    mean = current.mean[dx:].reshape(rows, width)[:, :num]
+    cov = jnp.einsum("dfdg->dfg", current.cov[dx:, dx:].reshape(rows, width, rows, width))[:, :num, :num]
     return mean[:, :, None] * mean[:, None, :] + cov
 
 
@@ -219,8 +224,8 @@ def _noise_gradient(
     The sensitivity of (m_{t-1}, P_{t-1}) is carried through the prediction, and comes back for the
     update. What W has learned is taken as given.
     """
-    dx, dy = len(amplitude), len(seen.residual)
-    eye = jnp.eye(dx, dtype=amplitude.dtype)
+    dx, rows, dy = state.state_dim, len(amplitude), len(seen.residual)
+    eye = jnp.eye(rows, dx, dtype=amplitude.dtype)
     unit = eye[:, :, None] * eye[:, None, :]
     direct = jnp.concatenate(
         [
@@ -234,10 +239,10 @@ def _noise_gradient(
     pull, curvature = innovation.pull, innovation.curvature
     found = mean @ pull + 0.5 * jnp.sum(cov * (jnp.outer(pull, pull) - curvature), axis=(1, 2))
     precision = seen.precision - seen.precision**2 * jnp.sum((seen.matrix @ innovation.cov) * seen.matrix, axis=1)
-    obs = found[2 * dx :] + 0.5 * (innovation.weighted**2 - precision) * _noise(seen)
+    obs = found[2 * rows :] + 0.5 * (innovation.weighted**2 - precision) * _noise(seen)
     if not state.settings.learn_obs_noise:
         obs = jnp.zeros_like(obs)
-    gradient = Hyper(jnp.zeros_like(state.hyper.lengthscale), found[dx : 2 * dx], found[:dx], jnp.sum(obs), obs)
+    gradient = Hyper(jnp.zeros_like(state.hyper.lengthscale), found[rows : 2 * rows], found[:rows], jnp.sum(obs), obs)
     return gradient, (mean, cov)
 
 
@@ -286,7 +291,7 @@ def _running_spread(state: State, x: Array, counts: Array) -> tuple[Array, Array
 
 def _bounded(state: State, hyper: Hyper, variance: Array) -> Hyper:
     """Limits far from any sensible value, so that a constant stretch drives nothing to zero or infinity."""
-    dx = len(state.unit)
+    dx = state.state_dim
     step_size, scale = 2 * jnp.log(state.unit), jnp.log(state.basis.scale)
     span = jnp.concatenate([jnp.maximum(0.5 * jnp.log(variance), scale[:dx]), scale[dx:]])
     return Hyper(
@@ -305,25 +310,25 @@ def new_state(
     unit: Any,
     emission: LinearEmission | FunctionEmission,
     settings: Settings,
-    num_members: int,
+    points: Float[np.ndarray, "n dx"],
     count: float = 0.0,
 ) -> State:
     """A state whose gradients have no past yet."""
     of, basis, hyper, unit, emission = jax.tree.map(jnp.asarray, (of, basis, hyper, unit, emission))
-    dx, dy = len(unit), len(hyper.obs_shape)
+    dx, learned = points.shape[1], 2 * len(unit) + len(hyper.obs_shape)
     zero = jax.tree.map(jnp.zeros_like, hyper)
     return State(
         joint=of,
         basis=basis,
         hyper=hyper,
         adam=(zero, zero),
-        sensitivity=(jnp.zeros((2 * dx + dy, dx)), jnp.zeros((2 * dx + dy, dx, dx))),
+        sensitivity=(jnp.zeros((learned, dx)), jnp.zeros((learned, dx, dx))),
         count=jnp.asarray(count),
         rejected=jnp.zeros(()),
         spread=(basis.shift[:dx], basis.scale[:dx] ** 2),
         unit=unit,
         obs_unit=hyper.obs_level,
         emission=emission,
-        points=jnp.asarray(joint.members(num_members, dx)),
+        points=jnp.asarray(points),
         settings=settings,
     )

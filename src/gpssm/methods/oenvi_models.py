@@ -20,10 +20,12 @@ from gpssm.scaling import Scaling
 
 NDArray = np.ndarray
 
+_NOTHING = 1e-10  # a variance, relative to that of the states, where there is none
+
 
 def to_posterior(state: State) -> Posterior:
     """See `OEnVI.posterior`."""
-    dx, (_, _, shift, scale) = len(state.unit), map(np.asarray, state.basis)
+    dx, rows, (_, _, shift, scale) = state.state_dim, len(state.unit), map(np.asarray, state.basis)
     emission: LinearEmission | FunctionEmission = jax.tree.map(np.asarray, state.emission)
     noise = np.exp(np.asarray(state.hyper.obs_level + state.hyper.obs_shape))
     if isinstance(emission, LinearEmission):
@@ -42,15 +44,15 @@ def to_posterior(state: State) -> Posterior:
     used = used if len(used) else np.array([0])
     z = (np.asarray(state.basis.inducing_inputs)[used] - shift) / scale
     width = state.basis.inducing_inputs.shape[0] + len(scale) + 1
-    mean = np.asarray(state.joint.mean)[dx:].reshape(dx, width)
-    cov = np.asarray(state.joint.cov)[dx:, dx:].reshape(dx, width, dx, width)
+    mean = np.asarray(state.joint.mean)[dx:].reshape(rows, width)
+    cov = np.asarray(state.joint.cov)[dx:, dx:].reshape(rows, width, rows, width)
     linear = slice(len(state.basis.used), width)
     lift = np.zeros((len(used), width))  # from a row of W to what it says of f at the inducing inputs
     lift[np.arange(len(used)), used] = 1.0
     lift[:, linear] = np.hstack([z, np.ones((len(z), 1))])
     amplitude, lengthscale = (np.exp(np.asarray(v)) for v in (state.hyper.amplitude, state.hyper.lengthscale))
     kernels, means, chols = [], [], []
-    for d in range(dx):
+    for d in range(rows):
         variance = amplitude[d] / scale[d] ** 2
         kernel = KERNELS[state.settings.kernel](lengthscale / scale, variance)
         gram = np.asarray(kernel(jnp.asarray(z), jnp.asarray(z))) + jitter_for(jnp.dtype(float)) * variance * np.eye(
@@ -62,17 +64,25 @@ def to_posterior(state: State) -> Posterior:
         kernels.append(kernel)
         means.append(np.linalg.solve(chol, mean[d, used] / scale[d]))
         chols.append(np.linalg.cholesky(0.5 * (inner + inner.T) + 1e-10 * np.eye(len(z))))
+    for _ in range(rows, dx):  # the past is known: a GP that says nothing
+        kernels.append(KERNELS[state.settings.kernel](lengthscale / scale, _NOTHING))
+        means.append(np.zeros(len(z)))
+        chols.append(np.eye(len(z)))
     gp = SparseGP(
         jax.tree.map(lambda *leaves: np.stack(leaves), *kernels),
         np.broadcast_to(z, (dx, *z.shape)).copy(),
         np.stack(means),
         np.stack(chols),
     )
-    weight = np.eye(dx, len(scale)) + mean[:, linear][:, :-1] / scale[:dx, None]
+    weight = np.eye(dx, len(scale), -rows if rows < dx else 0) * (scale[:, None] / scale[:dx]).T
+    weight[:rows] = np.eye(rows, len(scale)) + mean[:, linear][:, :-1] / scale[:rows, None]
+    bias = np.concatenate([mean[:, -1] / scale[:rows], (shift[: dx - rows] - shift[rows:dx]) / scale[rows:dx]])
+    noise_shares = np.full(dx, _NOTHING)
+    noise_shares[:rows] = np.exp(np.asarray(state.hyper.process_noise)) / scale[:rows] ** 2
     eye = np.eye(dx)
     model = GPSSM(
-        Transition(Linear(weight, mean[:, -1] / scale[:dx]), gp),
-        DiagonalNoise(np.exp(np.asarray(state.hyper.process_noise)) / scale[:dx] ** 2),
+        Transition(Linear(weight, bias), gp),
+        DiagonalNoise(noise_shares),
         own,
         DiagonalNoise(noise / output_scale**2),
         InitialState(np.zeros((1, dx)), eye[None], np.zeros(dx), eye),
@@ -149,7 +159,7 @@ def from_posterior(posterior: Posterior, num_inducing: int, num_members: int) ->
         states,
         emission,
         Settings(kind, "obs_noise.variance" not in posterior.fixed),
-        num_members,
+        joint.members(num_members, dx),
         count=float(len(posterior.recording.outputs)),
     )
 

@@ -136,6 +136,7 @@ class PaperOEnVI:
     name: str = "OEnVI (paper)"
 
     trial = 0
+    input_lags = 1
 
     def start(self, seed: int = 0) -> Stream:
         """A stream that has seen nothing yet."""

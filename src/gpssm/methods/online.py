@@ -26,10 +26,8 @@ class Units(NamedTuple):
     """Where the data live and on what scale, in the user's units, d = dx + dc."""
 
     emission: LinearEmission | FunctionEmission
-    states: Float[NDArray, "t dx"]
-    """Rough states of the first samples: least squares, zero behind a function."""
-    steps: Float[NDArray, " dx"]
-    """Mean square of one step of every state: the unit of f(x) - x and of Q."""
+    steps: Float[NDArray, " k"]
+    """Mean square of one step of every state whose transition is learned: the unit of f(x) - x and of Q."""
     shift: Float[NDArray, " d"]
     scale: Float[NDArray, " d"]
     """Mean and spread of the states and inputs: the unit of length scales."""
@@ -43,9 +41,11 @@ class OnlineStateSpace(ABC):
 
     Args:
         state_dim: dimension of the state.
-        emission: how outputs arise from states: `"observed"` (the first states are the outputs; the
-            default), a known matrix C (dy, dx), or a function of x (n, dx) made of JAX operations.
+        emission: how outputs arise from states: `"observed"` (the default: the first states are the
+            outputs; further ones are their past, whose transition is known), a known matrix C (dy, dx),
+            or a function of x (n, dx) made of JAX operations.
         obs_noise: variance(s) of the observation noise if they are known; learned otherwise.
+        input_lags: how many of the last inputs act on f; more than one where they act late.
         warm_up: samples that are looked at for their units before the first one is learned from.
     """
 
@@ -53,11 +53,12 @@ class OnlineStateSpace(ABC):
     _: KW_ONLY
     emission: EmissionLike | None = None
     obs_noise: float | None = None
+    input_lags: int = 1
     warm_up: int = 10
     name: str = ""
 
     def __post_init__(self) -> None:
-        for argument, least in (("state_dim", 1), ("warm_up", 3), *self.counts):
+        for argument, least in (("state_dim", 1), ("input_lags", 1), ("warm_up", 3), *self.counts):
             object.__setattr__(self, argument, positive_int(argument, getattr(self, argument), least))
         if isinstance(self.emission, str) and self.emission != "observed":
             raise InvalidInput(f"emission: expected 'observed', a matrix C or a function, got {self.emission!r}.")
@@ -145,17 +146,25 @@ class OnlineStateSpace(ABC):
             noise = _residual_noise(rows, weight @ inverse)
         if self.obs_noise is not None:
             noise = variances("obs_noise", self.obs_noise, rows.shape[1])
+        learned = self.learned(rows.shape[1])
+        states = states[:, :learned]
         steps, variance = _steps(states), np.var(states, axis=0)
         moves = steps > 1e-24 * np.max(np.abs(states), initial=1e-100) ** 2
         # A state that no output shows, or that has not moved yet, is given the average of the others.
         steps = np.where(moves, steps, np.mean(steps[moves]) if moves.any() else 1.0)
         variance = np.where(moves, variance, np.mean(variance[moves]) if moves.any() else 1.0)
-        scale, shift = np.sqrt(np.maximum(variance, steps)), states.mean(axis=0)
+        past = np.arange(dx) % learned  # the past of a state has its units
+        scale, shift = np.sqrt(np.maximum(variance, steps))[past], states.mean(axis=0)[past]
         if inputs.shape[1]:
             spread = inputs.std(axis=0)
             spread = np.where(spread > 0, spread, np.maximum(np.abs(inputs[-1]), 1.0))
             scale, shift = np.concatenate([scale, spread]), np.concatenate([shift, inputs.mean(axis=0)])
-        return Units(emission, states, steps, shift, scale, noise)
+        return Units(emission, steps, shift, scale, noise)
+
+    def learned(self, output_dim: int) -> int:
+        """States whose transition is learned, the first ones; the others are their past."""
+        observed = self.emission is None or isinstance(self.emission, str)
+        return output_dim if observed else self.state_dim
 
     def _matrix(self, output_dim: int) -> NDArray:
         if self.emission is None or isinstance(self.emission, str):
