@@ -80,6 +80,23 @@ def test_uncertainty_of_f_is_in_the_forecast(fits: list[tuple[gpssm.datasets.Ser
     assert fitted.transition([[-8.0]])[1][0, 0] > 10 * fitted.transition([[-1.0]])[1][0, 0]
 
 
+def test_filters_agree_on_a_learned_model(fits: list[tuple[gpssm.datasets.Series, gpssm.Posterior]]) -> None:
+    """Oracle: each other. The particle filter has no Gaussian to be wrong about, and the best likelihood on average."""
+    names = ("particle", "ensemble", "extended")
+    scores, errors = [], []
+    for series, fitted in fits[:4]:
+        found = [fitted.filter(series.outputs[:LENGTH], filter=name) for name in names]
+        scores.append([states.log_likelihood / LENGTH for states in found])
+        errors.append([np.sqrt(np.mean((states.mean - series.states[:LENGTH]) ** 2)) for states in found])
+        assert np.allclose([s.members.mean() for s in found], found[0].mean[-1], atol=2 * found[0].std[-1])
+        assert fitted.log_likelihood(series.outputs[:LENGTH], filter="extended") == found[2].log_likelihood
+    best, *others = np.mean(scores, axis=0)
+    assert all(best - 0.1 < other < best for other in others)
+    assert np.ptp(np.mean(errors, axis=0)) < 0.02
+    ahead = [fitted.forecast(HORIZON, state=state, num_paths=PATHS).std[0, 0] for state in found]
+    np.testing.assert_allclose(ahead, ahead[0], rtol=0.15)
+
+
 def test_missing_samples_widen_the_band(fits: list[tuple[gpssm.datasets.Series, gpssm.Posterior]]) -> None:
     series, fitted = fits[0]
     y = series.outputs[:LENGTH].copy()
@@ -154,6 +171,7 @@ def test_a_users_class_cannot_be_saved(
     [
         (lambda f: f.filter(np.zeros((5, 2))), "outputs: expected 1 column"),
         (lambda f: f.filter(np.zeros((0, 1))), "outputs: 0 samples"),
+        (lambda f: f.filter(np.zeros((5, 1)), filter="kalman"), "filter: expected one of ensemble, particle, extended"),
         (lambda f: f.filter(np.zeros((5, 1)), inputs=np.zeros((5, 1))), "inputs: the model was fitted without"),
         (lambda f: f.forecast(0), "horizon: expected a whole number"),
         (lambda f: f.forecast(2.5), "horizon: expected a whole number"),

@@ -6,7 +6,7 @@ Every method here is a pure function of the posterior, its arguments and a seed.
 import os
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from gpssm import serialization
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
-from gpssm.filters import ensemble
+from gpssm.filters import ensemble, extended, kalman, particle
 from gpssm.history import History
 from gpssm.models.gpssm import GPSSM
 from gpssm.precision import double_precision
@@ -29,6 +29,11 @@ NDArray = np.ndarray
 KEPT_SAMPLES = 2000
 """How much of a recording is kept with a model, so that a saved model can be plotted."""
 NO_RECORDING = Series(np.zeros((0, 0)), None, None)
+
+Filter = Literal["ensemble", "particle", "extended"]
+
+NUM_PARTICLES = 1000
+"""Of the particle filter; and draws that the extended Kalman filter leaves for forecasts."""
 
 
 class FilterSettings(NamedTuple):
@@ -125,17 +130,35 @@ class Posterior:
         return States(members.mean(axis=0, keepdims=True), cov, 0.0, members)
 
     @double_precision
-    def filter(self, outputs: Any, inputs: Any = None, *, state: States | None = None, seed: int = 0) -> States:
+    def filter(
+        self,
+        outputs: Any,
+        inputs: Any = None,
+        *,
+        filter: Filter = "ensemble",
+        state: States | None = None,
+        seed: int = 0,
+    ) -> States:
         """The state at every time given the samples up to it.
 
         `outputs` (T, dy) may contain NaN; `inputs` (T, dc) are needed if the model has them. The
         recording continues from `state`, what `filter` returned for the samples before it, or
         `end`. Without one it starts anywhere: the state before its first sample has the prior
         p(x_0); q(x_0) belongs to training recordings.
+
+        `filter` is an `"ensemble"` Kalman filter, as models are learned with; a bootstrap
+        `"particle"` filter, right also where states are far from Gaussian, as long as they are
+        few; or the `"extended"` Kalman filter, the fastest, for an f that is nearly linear.
         """
+        if filter not in get_args(Filter):
+            raise InvalidInput(f"filter: expected one of {', '.join(get_args(Filter))}, got {filter!r}.")
         y, c = series(outputs, inputs, self.output_dim, self.input_dim)
-        trace = self._run(y, c, seed, self._members(state))
-        return self._states(y, trace, trace.filtered.mean, trace.filtered.cov)
+        members = self._members(state)
+        if filter == "ensemble":
+            filtered = self._run(y, c, seed, members).filtered
+            return self._states(y, filtered.mean, filtered.cov, filtered.log_likelihood, filtered.members[-1])
+        compiled = _particle if filter == "particle" else _extended
+        return self._states(y, *compiled(self.model, *self._arguments(y, c, seed, members)))
 
     @double_precision
     def smooth(self, outputs: Any, inputs: Any = None, *, seed: int = 0) -> States:
@@ -143,7 +166,7 @@ class Posterior:
         y, c = series(outputs, inputs, self.output_dim, self.input_dim)
         trace = self._run(y, c, seed)
         mean, cov = _smooth(trace)
-        return self._states(y, trace, mean, cov)
+        return self._states(y, mean, cov, trace.filtered.log_likelihood, trace.filtered.members[-1])
 
     @double_precision
     def one_step(
@@ -155,9 +178,9 @@ class Posterior:
         mean, var = (np.asarray(part, float) for part in _one_step(self.model, trace.predicted))
         return self.scaling.outputs(mean), np.sqrt(var) * self.scaling.output_scale
 
-    def log_likelihood(self, outputs: Any, inputs: Any = None, *, seed: int = 0) -> float:
-        """`sum_t log p(y_t | y_{1:t-1})` of a recording, by the filter, in the user's units."""
-        return self.filter(outputs, inputs, seed=seed).log_likelihood
+    def log_likelihood(self, outputs: Any, inputs: Any = None, *, filter: Filter = "ensemble", seed: int = 0) -> float:
+        """`sum_t log p(y_t | y_{1:t-1})` of a recording, by a filter, in the user's units."""
+        return self.filter(outputs, inputs, filter=filter, seed=seed).log_likelihood
 
     @double_precision
     def forecast(
@@ -220,21 +243,25 @@ class Posterior:
         return self.scaling.standardise_states(state.members)
 
     def _run(self, y: NDArray, c: NDArray, seed: int, members: NDArray | None = None) -> ensemble.Trace:
-        return _filter(
-            self.model,
+        return _filter(self.model, *self._arguments(y, c, seed, members), settings=self.settings)
+
+    def _arguments(
+        self, y: NDArray, c: NDArray, seed: int, members: NDArray | None
+    ) -> tuple[Array | None, Array, Array, Array]:
+        """What every compiled filter takes after the model, standardised."""
+        return (
             None if members is None else jnp.asarray(members, self._dtype),
             jnp.asarray(self.scaling.standardise_outputs(y), self._dtype),
             jnp.asarray(self.scaling.standardise_inputs(c), self._dtype),
             jax.random.key(seed),
-            settings=self.settings,
         )
 
-    def _states(self, y: NDArray, trace: ensemble.Trace, mean: Array, cov: Array) -> States:
+    def _states(self, y: NDArray, mean: Array, cov: Array, log_likelihood: Array, members: Array) -> States:
         return States(
             self.scaling.states(np.asarray(mean, float)),
             self.scaling.state_cov(np.asarray(cov, float)),
-            float(jnp.sum(trace.filtered.log_likelihood)) - self.scaling.log_volume(y),
-            self.scaling.states(np.asarray(trace.filtered.members[-1], float)),
+            float(jnp.sum(log_likelihood)) - self.scaling.log_volume(y),
+            self.scaling.states(np.asarray(members, float)),
         )
 
 
@@ -267,9 +294,7 @@ def _filter(
 ) -> ensemble.Trace:
     key_x0, key_noise = jax.random.split(key)
     if members is None:
-        initial = model.initial_state
-        eps = jax.random.normal(key_x0, (settings.num_members, model.state_dim), outputs.dtype)
-        members = initial.prior_mean + eps @ jnp.asarray(initial.prior_chol).T
+        members = _beginnings(model, key_x0, settings.num_members, outputs.dtype)
     taper = None if settings.taper is None else jnp.asarray(settings.taper, outputs.dtype)
     observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor, taper)
     dynamics = model.transition.marginal()
@@ -277,6 +302,43 @@ def _filter(
         dynamics, observing, members, outputs, inputs, key_noise, settings.options,
         correlated=model.transition.correlated,
     )  # fmt: skip
+
+
+def _beginnings(model: GPSSM, key: Array, count: int, dtype: Any) -> Array:
+    """Draws of p(x_0)."""
+    initial = model.initial_state
+    eps = jax.random.normal(key, (count, model.state_dim), dtype)
+    return initial.prior_mean + eps @ jnp.asarray(initial.prior_chol).T
+
+
+@jax.jit
+def _particle(model: GPSSM, members: Array | None, outputs: Array, inputs: Array, key: Array) -> particle.Trace:
+    key_x0, key_noise = jax.random.split(key)
+    if members is None:
+        first = _beginnings(model, key_x0, NUM_PARTICLES, outputs.dtype)
+    else:  # of any filter, and as many as it had
+        equal = jnp.full(members.shape[0], 1.0 / members.shape[0], outputs.dtype)
+        first = members[particle.systematic(equal, jax.random.uniform(key_x0, (), outputs.dtype), NUM_PARTICLES)]
+    observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor)
+    return particle.run(
+        model.transition.marginal(), observing, first, outputs, inputs, key_noise,
+        correlated=model.transition.correlated,
+    )  # fmt: skip
+
+
+@jax.jit
+def _extended(model: GPSSM, members: Array | None, outputs: Array, inputs: Array, key: Array) -> particle.Trace:
+    initial = model.initial_state
+    if members is None:
+        chol = jnp.asarray(initial.prior_chol)
+        first = kalman.Gaussian(jnp.asarray(initial.prior_mean), chol @ chol.T)
+    else:
+        first = kalman.Gaussian(*ensemble.sample_moments(members))
+    observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor)
+    trace = extended.run(model.transition.marginal(), observing, first, outputs, inputs)
+    last = jax.tree.map(lambda a: a[-1], trace.filtered)
+    eps = jax.random.normal(key, (NUM_PARTICLES, model.state_dim), outputs.dtype)
+    return particle.Trace(*trace.filtered, trace.log_likelihood, extended.members(last, eps))
 
 
 _smooth = jax.jit(ensemble.smooth)

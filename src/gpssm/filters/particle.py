@@ -1,0 +1,106 @@
+"""The bootstrap particle filter (Gordon, Salmond and Smith, 1993), as pure functions of arrays.
+
+Particles move by the model itself, `x^n ~ N(f(x^n), Var f + Q)`, and are weighted by the density of the
+observation. With enough of them it is exact for any f and g, where the ensemble Kalman filter
+is not; how many are enough grows exponentially with the number of channels that surprise.
+
+Arguments are those of `filters.ensemble`: a NaN is a missing channel, noise is diagonal or full.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from gpssm.filters.ensemble import Observing, Transition, move, with_inputs
+
+# Below this share of particles that carry weight they are resampled; more often costs accuracy, too.
+_RESAMPLE_SHARE = 0.5
+
+
+class Trace(NamedTuple):
+    """Weighted moments and score at every time step, and the particles after the last one."""
+
+    mean: Float[Array, "t dx"]
+    cov: Float[Array, "t dx dx"]
+    log_likelihood: Float[Array, " t"]
+    members: Float[Array, "n dx"]
+    """Equally weighted: where a forecast continues from."""
+
+
+def log_weights_of(
+    y: Float[Array, " dy"], expected: Float[Array, "n dy"], obs_noise: Float[Array, " dy"]
+) -> Float[Array, " n"]:
+    """`log N(y | g(x^n), R)` of every particle, over the channels that were seen. Cost O(n dy)."""
+    seen = ~jnp.isnan(y)
+    residual = jnp.where(seen, jnp.where(seen, y, 0.0) - expected, 0.0)
+    constant = jnp.sum(jnp.where(seen, jnp.log(2 * jnp.pi * obs_noise), 0.0))
+    return -0.5 * (jnp.sum(residual**2 / obs_noise, axis=1) + constant)
+
+
+def weighted_moments(
+    particles: Float[Array, "n dx"], weights: Float[Array, " n"]
+) -> tuple[Float[Array, " dx"], Float[Array, "dx dx"]]:
+    """Mean and covariance of particles whose weights sum to one. Cost O(n dx^2)."""
+    mean = weights @ particles
+    deviations = particles - mean
+    return mean, (weights[:, None] * deviations).T @ deviations
+
+
+def systematic(weights: Float[Array, " n"], offset: Float[Array, ""], count: int) -> Int[Array, " m"]:
+    """Indices of `count` equally weighted particles; `offset` is uniform on [0, 1).
+
+    Particle n is taken `count * weights[n]` times, rounded up or down, and that often on average. Cost O(n + m).
+    """
+    edges = jnp.cumsum(weights)
+    ticks = (jnp.arange(count) + offset) / count
+    # Rounding may leave the last edge below the last tick.
+    return jnp.minimum(jnp.searchsorted(edges / edges[-1], ticks, side="right"), weights.shape[0] - 1)
+
+
+def run(
+    transition: Transition,
+    observing: Observing,
+    first: Float[Array, "n dx"],
+    outputs: Float[Array, "t dy"],
+    inputs: Float[Array, "t dc"],
+    key: Array,
+    *,
+    correlated: bool = False,
+) -> Trace:
+    """Filter one recording; arguments as in `ensemble.run`, where `first` has equal weights.
+
+    The exponential of the summed log-likelihood is an unbiased estimate of `p(y_1, ..., y_T)`.
+    """
+    num_particles, state_dim = first.shape
+    kinds = 2 if correlated or observing.process_noise.ndim == 2 else 1
+    equal = jnp.full(num_particles, -jnp.log(num_particles), first.dtype)
+
+    def body(
+        carry: tuple[Array, Array], now: tuple[Array, Array, Array]
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
+        (particles, log_weights), (y, c, key) = carry, now
+        key_move, key_resample = jax.random.split(key)
+        f_mean, f_var = transition(with_inputs(particles, c))
+        # Drawn step by step: all at once, a long recording's draws for a thousand particles would fill the memory.
+        draws = jax.random.normal(key_move, (kinds, num_particles, state_dim), jnp.float32).astype(first.dtype)
+        particles = move(f_mean, f_var, observing.process_noise, draws)
+
+        log_weights = log_weights + log_weights_of(y, observing.emission(particles), observing.obs_noise)
+        score = jax.nn.logsumexp(log_weights)
+        log_weights = log_weights - score
+        weights = jnp.exp(log_weights)
+        mean, cov = weighted_moments(particles, weights)
+
+        few = 1.0 / jnp.sum(weights**2) < _RESAMPLE_SHARE * num_particles
+        chosen = systematic(weights, jax.random.uniform(key_resample, (), first.dtype), num_particles)
+        particles = jnp.where(few, particles[chosen], particles)
+        log_weights = jnp.where(few, equal, log_weights)
+        return (particles, log_weights), (mean, cov, score)
+
+    key_steps, key_last = jax.random.split(key)
+    keys = jax.random.split(key_steps, outputs.shape[0])
+    (particles, log_weights), (mean, cov, scores) = jax.lax.scan(body, (first, equal), (outputs, inputs, keys))
+    offset = jax.random.uniform(key_last, (), first.dtype)
+    return Trace(mean, cov, scores, particles[systematic(jnp.exp(log_weights), offset, num_particles)])
