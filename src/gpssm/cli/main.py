@@ -299,6 +299,19 @@ def convergence(
 
 
 @reproduce.command()
+def filters(
+    system: Annotated[str, typer.Option(help="kink, lorenz96, or all.")] = "all",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 5,
+    json_: AsJson = False,
+    out: OutDir = None,
+) -> None:
+    """Ensemble, particle and extended filter on kink and on Lorenz-96, beside published errors."""
+    from gpssm.cli.filters import run
+
+    run(system, seeds, json_, out)
+
+
+@reproduce.command()
 def car(
     emission: Annotated[str, typer.Option(help="C: 'identity', 'random' or 'all'.")] = "all",
     method: Annotated[

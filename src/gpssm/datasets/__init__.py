@@ -7,6 +7,8 @@ from gpssm.datasets.csv_files import from_csv as from_csv
 from gpssm.datasets.csv_files import to_csv as to_csv
 from gpssm.datasets.kink import kink as kink
 from gpssm.datasets.kink import kink_function as kink_function
+from gpssm.datasets.lorenz96 import lorenz96 as lorenz96
+from gpssm.datasets.lorenz96 import lorenz96_function as lorenz96_function
 from gpssm.datasets.nascar import Nascar as Nascar
 from gpssm.datasets.nascar import nascar as nascar
 from gpssm.datasets.nascar import nascar_function as nascar_function

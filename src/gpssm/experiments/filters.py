@@ -1,0 +1,267 @@
+"""Filters side by side: error of the state, log-likelihood and time of the ensemble, particle and extended filter.
+
+**Kink** (process noise `sd`, 600 samples that nothing was learned from), with the true f and with f learned by EnVI
+from 600 others.
+
+**Lorenz-96**, a twin experiment in 40 dimensions with the true model, no process noise and every cell seen with
+unit noise at every step. The settings are those of Sakov and Oke (2008) and Bocquet (2011) as suggested by DAPPER
+(`dapper/mods/Lorenz96/sakov2008.py`), whose errors stand beside ours. An error here is the mean over time of the root
+mean square over cells, as there.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from gpssm import metrics
+from gpssm.datasets import kink, lorenz96, lorenz96_function
+from gpssm.datasets.lorenz96 import DIM, OBS_NOISE, STEP
+from gpssm.experiments.kink import LENGTH, PROCESS_NOISE, learn
+from gpssm.filters import ensemble, extended, kalman, particle
+from gpssm.history import History
+from gpssm.models.emission import LinearEmission
+from gpssm.models.gpssm import GPSSM, DiagonalNoise, InitialState
+from gpssm.posterior import NUM_PARTICLES, Filter, FilterSettings, Posterior
+from gpssm.precision import double_precision
+from gpssm.progress import Watch
+from gpssm.scaling import Scaling
+
+SYSTEMS = ("kink", "lorenz96")
+TRUE, LEARNED, LORENZ = "kink, true f", "kink, learned f", "Lorenz-96"
+
+# name -> filter, and the update where it is an ensemble
+KINK_FILTERS: dict[str, tuple[Filter, ensemble.Update | None]] = {
+    "ensemble, perturbed": ("ensemble", "perturbed"),
+    "ensemble, sqrt": ("ensemble", "sqrt"),
+    "ensemble, mixture": ("ensemble", "mixture"),
+    "particle": ("particle", None),
+    "extended": ("extended", None),
+}
+NUM_MEMBERS = 200
+TEST_SEED = 1000  # of the recording that is filtered, plus that of the one learned from
+
+
+class Twin(NamedTuple):
+    """How an ensemble is run on Lorenz-96. Hashable: part of what a compiled loop is built for."""
+
+    num_members: int
+    options: ensemble.Options
+    rotated: bool = False
+    radius: float | None = None
+    """Where the taper is exp(-1/2), as in DAPPER."""
+
+
+TWINS = {
+    "ensemble, sqrt, 24 members": Twin(24, ensemble.Options(update="sqrt", inflation=1.013), rotated=True),
+    "ensemble, perturbed, 40 members": Twin(40, ensemble.Options(update="perturbed", inflation=1.06)),
+    "ensemble, sqrt, 7 localised members": Twin(
+        7, ensemble.Options(update="sqrt", inflation=1.04), rotated=True, radius=4.0
+    ),
+}
+# The covariance of the extended filter grows tenfold in a unit of time.
+EXTENDED_INFLATION = 10.0 ** (STEP / 2)
+PUBLISHED = dict(zip(TWINS, (0.18, 0.22, 0.22), strict=True)) | {"extended": 0.24}
+TWIN_LENGTH, BURN_IN = 5000, 400
+# Truth and ensemble begin close together: this is a test of following, not of finding.
+START_VARIANCE = 1e-3
+# Gaspari and Cohn's function of distance / (1.82 radius) is exp(-1/2) at the radius.
+_WIDTH = np.sqrt(10 / 3)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One filter on one recording."""
+
+    system: str
+    obs_noise: float
+    filter: str
+    seed: int
+    rmse: float
+    log_likelihood: float
+    """Per sample."""
+    seconds: float
+    """Of CPU time for 1000 samples, compilation not counted."""
+
+    def as_dict(self) -> dict[str, object]:
+        """Ready for JSON."""
+        return asdict(self)
+
+
+class KnownTransition(eqx.Module):
+    """The true f in the place of a learned one: no GP, nothing uncertain but the process noise."""
+
+    function: Callable[[Array], Array] = eqx.field(static=True)
+    state_dim: int = eqx.field(static=True)
+    num_inducing = 0
+    correlated = False
+
+    def __call__(self, x: Float[Array, "n dx"]) -> tuple[Float[Array, "n dx"], Float[Array, "n dx"]]:
+        mean = self.function(x)
+        return mean, jnp.zeros_like(mean)
+
+    def marginal(self) -> "KnownTransition":
+        """Itself: there is no u to integrate out."""
+        return self
+
+
+def true_kink(x: Array) -> Array:
+    """`datasets.kink_function` of a JAX array."""
+    return 0.8 + (x + 0.2) * (1.0 - 5.0 * jax.nn.sigmoid(2.0 * x))
+
+
+def true_model(obs_noise: float) -> Posterior:
+    """The system that `datasets.kink` simulates, as if it had been fitted."""
+    zero, one = np.zeros(1), np.ones(1)
+    eye = np.eye(1)
+    model = GPSSM(
+        KnownTransition(true_kink, 1),
+        DiagonalNoise(PROCESS_NOISE["sd"] * one),
+        LinearEmission(eye, zero),
+        DiagonalNoise(obs_noise * one),
+        InitialState(zero[None], eye[None], zero, eye),
+    )
+    settings = FilterSettings(NUM_MEMBERS, ensemble.Options())
+    scaling = Scaling(zero, one, zero, one, np.zeros(0), np.ones(0))
+    return Posterior(model, scaling, settings, (), History(), "known", np.zeros((NUM_MEMBERS, 1)))
+
+
+def kink_runs(obs_noise: float, seed: int, watch: Watch | None = None) -> list[Run]:
+    """Every filter with the true and with the learned f on the same recording."""
+    process_noise = PROCESS_NOISE["sd"]
+    learned = learn("EnVI", kink(LENGTH, process_noise, obs_noise, seed).outputs, obs_noise, seed, watch or False)
+    test = kink(LENGTH, process_noise, obs_noise, TEST_SEED + seed)
+    runs = []
+    for system, model in ((TRUE, true_model(obs_noise)), (LEARNED, learned)):
+        for name, (kind, update) in KINK_FILTERS.items():
+            if update is not None:
+                model = replace(model, settings=FilterSettings(NUM_MEMBERS, ensemble.Options(update=update)))
+            states, seconds = timed(partial(model.filter, test.outputs, filter=kind, seed=seed))
+            rmse = metrics.rmse(states.mean, test.states)
+            runs.append(
+                Run(system, obs_noise, name, seed, rmse, states.log_likelihood / LENGTH, 1e3 * seconds / LENGTH)
+            )
+    return runs
+
+
+@double_precision
+def lorenz96_runs(seed: int, length: int = TWIN_LENGTH) -> list[Run]:
+    """The twin experiment for every filter; `length` samples count, after a burn-in."""
+    data = lorenz96(1 + BURN_IN + length, seed)
+    assert data.states is not None
+    start = data.states[0] + np.sqrt(START_VARIANCE) * np.random.default_rng(seed).normal(size=DIM)
+    outputs, guess, key = jnp.asarray(data.outputs[1:]), jnp.asarray(start), jax.random.key(seed)
+    filters: dict[str, Callable[[], tuple[Array, Array]]] = {
+        name: partial(twin, outputs, guess, key, settings=settings) for name, settings in TWINS.items()
+    }
+    filters["extended"] = partial(twin_extended, outputs, guess)
+    filters["particle"] = partial(twin_particle, outputs, guess, key)
+    runs = []
+    for name, filter_ in filters.items():
+        (mean, scores), seconds = timed(filter_)
+        errors = np.sqrt(np.mean((np.asarray(mean) - data.states[1:]) ** 2, axis=1))[BURN_IN:]
+        score = float(np.mean(np.asarray(scores)[BURN_IN:]))
+        runs.append(Run(LORENZ, OBS_NOISE, name, seed, float(errors.mean()), score, 1e3 * seconds / len(outputs)))
+    return runs
+
+
+@partial(jax.jit, static_argnames="settings")
+def twin(
+    outputs: Float[Array, "t dx"], start: Float[Array, " dx"], key: Array, *, settings: Twin
+) -> tuple[Float[Array, "t dx"], Float[Array, " t"]]:
+    """Means after the update and scores of an ensemble filter on Lorenz-96."""
+    n, options = settings.num_members, settings.options
+    still = jnp.zeros((1, n, DIM))  # no process noise, hence no draws of it
+    observing = _observing(settings.radius)
+
+    def body(members: Array, now: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        y, key = now
+        key_y, key_rotation = jax.random.split(key)
+        f = lorenz96_function(members)
+        perturbations = None if options.update == "sqrt" else jax.random.normal(key_y, (n, DIM))
+        _, filtered = ensemble.assimilate(f, jnp.zeros_like(f), y, still, perturbations, observing, options)
+        members = filtered.members
+        if settings.rotated:
+            members = ensemble.rotate(members, jax.random.normal(key_rotation, (n - 1, n - 1)))
+        return members, (jnp.mean(members, axis=0), filtered.log_likelihood)
+
+    key_start, key_steps = jax.random.split(key)
+    first = start + jnp.sqrt(START_VARIANCE) * jax.random.normal(key_start, (n, DIM))
+    _, found = jax.lax.scan(body, first, (outputs, jax.random.split(key_steps, outputs.shape[0])))
+    return found
+
+
+def _observing(radius: float | None = None) -> ensemble.Observing:
+    emission = LinearEmission(np.eye(DIM), np.zeros(DIM))
+    taper = None
+    if radius is not None:
+        index = np.arange(DIM)
+        apart = np.abs(index[:, None] - index)
+        on_the_ring = np.minimum(apart, DIM - apart).astype(float)
+        taper = ensemble.gaspari_cohn(jnp.asarray(on_the_ring), _WIDTH * radius)
+    return ensemble.Observing(jnp.zeros(DIM), emission, jnp.full(DIM, OBS_NOISE), taper)
+
+
+def _transition(x: Float[Array, "n dx"]) -> tuple[Float[Array, "n dx"], Float[Array, "n dx"]]:
+    return lorenz96_function(x), jnp.zeros_like(x)
+
+
+def _no_inputs(outputs: Array) -> Array:
+    return jnp.zeros((outputs.shape[0], 0))
+
+
+@jax.jit
+def twin_extended(outputs: Array, start: Array) -> tuple[Array, Array]:
+    """Means and scores of the extended Kalman filter on Lorenz-96."""
+    first = kalman.Gaussian(start, START_VARIANCE * jnp.eye(DIM))
+    trace = extended.run(_transition, _observing(), first, outputs, _no_inputs(outputs), inflation=EXTENDED_INFLATION)
+    return trace.filtered.mean, trace.log_likelihood
+
+
+@jax.jit
+def twin_particle(outputs: Array, start: Array, key: Array) -> tuple[Array, Array]:
+    """Means and scores of the bootstrap particle filter on Lorenz-96, which it is no match for."""
+    key_start, key_run = jax.random.split(key)
+    first = start + jnp.sqrt(START_VARIANCE) * jax.random.normal(key_start, (NUM_PARTICLES, DIM))
+    trace = particle.run(_transition, _observing(), first, outputs, _no_inputs(outputs), key_run)
+    return trace.mean, trace.log_likelihood
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    """A result and the CPU time of getting it, the second time: the first is there to compile."""
+    jax.block_until_ready(call())
+    began = time.process_time()
+    result = jax.block_until_ready(call())
+    return result, time.process_time() - began
+
+
+def summarise(runs: list[Run]) -> list[dict[str, Any]]:
+    """One row for every filter on a system: means and standard errors over seeds, and what was published."""
+    rows = []
+    runs = sorted(runs, key=lambda r: (TRUE, LEARNED, LORENZ).index(r.system))
+    for system, obs_noise, name in dict.fromkeys((r.system, r.obs_noise, r.filter) for r in runs):
+        own = [r for r in runs if (r.system, r.obs_noise, r.filter) == (system, obs_noise, name)]
+        rmse, scores = [r.rmse for r in own], [r.log_likelihood for r in own]
+        count = len(own)
+        rows.append(
+            {
+                "system": system,
+                "obs_noise": obs_noise,
+                "filter": name,
+                "seeds": count,
+                "rmse": float(np.mean(rmse)),
+                "rmse_se": float(np.std(rmse, ddof=1) / np.sqrt(count)) if count > 1 else 0.0,
+                "log_likelihood": float(np.mean(scores)),
+                "log_likelihood_se": float(np.std(scores, ddof=1) / np.sqrt(count)) if count > 1 else 0.0,
+                "seconds": float(np.mean([r.seconds for r in own])),
+                "published_rmse": PUBLISHED.get(name) if system == LORENZ else None,
+            }
+        )
+    return rows
