@@ -87,8 +87,9 @@ def test_published_errors_of_ensembles(name, series):
 
 
 def test_published_error_of_the_extended_filter(series):
+    """Oracle: DAPPER's table; its tangents are taken one step late, ours may be better."""
     mean, _ = experiment.twin_extended(*start(series))
-    assert abs(error(mean, series) / experiment.PUBLISHED["extended"] - 1) < 0.15
+    assert error(mean, series) < 1.1 * experiment.PUBLISHED["extended"]
 
 
 def test_a_thousand_particles_are_lost_in_forty_dimensions(series):

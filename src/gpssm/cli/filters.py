@@ -52,7 +52,7 @@ def run(system: str, seeds: int, as_json: bool, out: Path | None) -> None:
 
 
 def _figure(rows: list[dict[str, Any]], path: Path) -> None:
-    """Error against time: one panel for every system, one mark for every filter."""
+    """Error against time: one panel for every system, one mark for every filter, a bar where an error is published."""
     import matplotlib.pyplot as plt
 
     plt.switch_backend("Agg")
@@ -72,6 +72,7 @@ def _figure(rows: list[dict[str, Any]], path: Path) -> None:
                     ax.plot(row["seconds"], row["published_rmse"], "k_", ms=12)
         ax.set(xscale="log", title=f"{system}, obs noise {level:g}")
         ax.set(xlabel="CPU seconds for 1000 samples", ylabel="RMSE of the state")
+        ax.tick_params(labelbottom=True)
         if system == experiment.LORENZ:  # what works and what fails in one picture
             ticks = [0.2, 0.5, 1, 2, 5]
             ax.set_yscale("log")
