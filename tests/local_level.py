@@ -28,6 +28,7 @@ class LocalLevel:
     name = "local level"
     warm_up = WARM_UP
     trial = 0
+    input_lags = 1
 
     def check(self, output_dim: int, input_dim: int) -> None:
         from gpssm.errors import InvalidInput

@@ -15,7 +15,8 @@ from gpssm.datasets import car, kink, kink_function, nascar
 from gpssm.errors import InvalidInput
 from gpssm.experiments.kink import GRID
 from gpssm.methods import oenvi_core
-from gpssm.methods.oenvi_core import State, Trial
+from gpssm.methods.oenvi_core import State
+from gpssm.methods.trial import Trial
 from gpssm.precision import double_precision
 from gpssm.stream import Estimate, Stream
 
@@ -51,18 +52,6 @@ def test_one_pass_finds_the_kink(stream: Stream) -> None:
     assert inside.mean() > 0.8
 
 
-def test_predictions_are_made_before_the_sample_is_seen(data: NDArray) -> None:
-    """Whatever y is, the prediction of it is the same; during the warm-up, the trial and after."""
-    for length in (5, 20, 60):
-        one, other = (gpssm.OEnVI(1, **SMALL).start() for _ in range(2))
-        learn(one, data[:length])
-        learn(other, data[:length])
-        a, b = one.learn_one([0.1]), other.learn_one([7.0])
-        assert np.array_equal(a.predicted_mean, b.predicted_mean), length
-        assert np.array_equal(a.predicted_std, b.predicted_std), length
-        assert not np.array_equal(a.state_mean, b.state_mean)
-
-
 def test_calibrated_one_step_predictions(data: NDArray) -> None:
     estimates = learn(gpssm.OEnVI(1, obs_noise=0.008, **SMALL).start(), data)[100:]
     z = np.array([(y - e.predicted_mean) / e.predicted_std for y, e in zip(data[100:], estimates, strict=True)])
@@ -70,31 +59,6 @@ def test_calibrated_one_step_predictions(data: NDArray) -> None:
     score = np.mean([e.log_score for e in estimates])
     std = np.array([e.predicted_std for e in estimates])
     np.testing.assert_allclose(score, np.mean(-0.5 * (z**2 + np.log(2 * np.pi)) - np.log(std)), rtol=1e-9)
-
-
-def test_units_are_the_users(data: NDArray) -> None:
-    """Nothing but the numbers change when the data come in other units."""
-    plain = gpssm.OEnVI(1, **SMALL).start()
-    scaled = gpssm.OEnVI(1, **SMALL).start()
-    a, b = learn(plain, data[:120])[-1], learn(scaled, 1e5 + 2000.0 * data[:120])[-1]
-    np.testing.assert_allclose(b.state_mean, 1e5 + 2000.0 * a.state_mean, rtol=1e-6)
-    np.testing.assert_allclose(b.predicted_std, 2000.0 * a.predicted_std, rtol=1e-4)
-    np.testing.assert_allclose(b.log_score, a.log_score - np.log(2000.0), atol=1e-3)
-
-
-def test_resumes_bit_for_bit(data: NDArray, tmp_path: Path) -> None:
-    """From the warm-up, the trial and after it."""
-    for length in (4, 20, 60):
-        stream = gpssm.OEnVI(1, **SMALL).start(seed=5)
-        learn(stream, data[:length])
-        stream.position = "17-4"
-        stream.save(tmp_path / "stream.gpssm")
-        resumed = gpssm.load(tmp_path / "stream.gpssm")
-        assert isinstance(resumed, Stream)
-        assert (resumed.count, resumed.position) == (length, "17-4")
-        for y in data[length : length + 40]:
-            assert same(stream.learn_one(y), resumed.learn_one(y))
-        assert np.array_equal(stream.forecast(4).samples, resumed.forecast(4).samples)
 
 
 def test_looking_does_not_disturb(stream: Stream, data: NDArray, tmp_path: Path) -> None:
@@ -137,44 +101,6 @@ def test_an_archive_goes_live() -> None:
     errors = [y - e.predicted_mean for y, e in zip(outputs[120:], estimates, strict=True)]
     assert np.sqrt(np.mean(np.square(errors))) < 0.5 * outputs.std()
     assert np.isfinite([e.log_score for e in estimates]).all()
-
-
-def test_missing_samples(data: NDArray) -> None:
-    """A gap is a prediction that widens; whole channels and whole samples may be missing, from the start."""
-    stream = gpssm.OEnVI(2, emission=np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), **SMALL).start()
-    rng = np.random.default_rng(0)
-    states = np.cumsum(0.1 * rng.normal(size=(80, 2)), axis=0)
-    outputs = states @ np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]) + 0.05 * rng.normal(size=(80, 3))
-    outputs[rng.uniform(size=outputs.shape) < 0.2] = np.nan
-    outputs[0] = np.nan
-    learn(stream, outputs)
-    before = np.asarray(stream.state.hyper.process_noise)
-    gap = [stream.learn_one(None) for _ in range(10)]
-    stds = np.array([e.state_std for e in gap])
-    assert np.all(np.diff(stds, axis=0) > 0)
-    assert np.isfinite(stds).all()
-    assert np.array_equal(before, np.asarray(stream.state.hyper.process_noise))  # nothing was learned
-    assert [e.log_score for e in gap] == [0.0] * 10
-
-
-def test_outliers_are_survived(data: NDArray) -> None:
-    dirty = data.copy()
-    dirty[150::25] += 100 * data.std()
-    clean, hit = (learn(gpssm.OEnVI(1, **SMALL).start(), y) for y in (data, dirty))
-    untouched = np.array([t for t in range(160, 300) if t % 25 not in (0, 1)])
-    gap = [clean[t].predicted_mean - hit[t].predicted_mean for t in untouched]
-    assert np.sqrt(np.mean(np.square(gap))) < 0.3 * data.std()
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_a_constant_stretch_is_survived(data: NDArray, first: bool) -> None:
-    constant = np.full((1500, 1), 0.37)
-    stream = gpssm.OEnVI(1, **SMALL).start()
-    for part in (constant, data) if first else (data, constant, data):
-        estimates = learn(stream, part)
-        assert np.isfinite([e.state_mean for e in estimates]).all()
-    errors = [y - e.predicted_mean for y, e in zip(data[150:], estimates[150:], strict=True)]
-    assert np.sqrt(np.mean(np.square(errors))) < 1.0 * data.std()
 
 
 def test_the_trial_takes_the_beginning_that_predicts_better() -> None:
@@ -254,36 +180,6 @@ def test_a_function_as_emission(data: NDArray) -> None:
     stream = gpssm.OEnVI(1, emission=lambda x: jnp.sinh(x), **SMALL).start()
     estimates = learn(stream, np.sinh(data[:150]))
     assert np.isfinite([e.predicted_mean for e in estimates[12:]]).all()
-
-
-def test_compiled_once_for_all_streams(data: NDArray) -> None:
-    from gpssm import stream as module
-
-    learn(gpssm.OEnVI(1, **SMALL).start(seed=1), data[:60])
-    before = module._step._cache_size()
-    learn(gpssm.OEnVI(1, **SMALL).start(seed=2), 3.0 * data[:60])
-    assert module._step._cache_size() == before
-
-
-@pytest.mark.parametrize(
-    ("sample", "message"),
-    [
-        (([1.0, 2.0], None), "y: expected 1 number"),
-        ((["a"], None), "y: expected numbers"),
-        (([np.inf], None), "y: infinite"),
-        (([1.0], [np.nan]), "u: "),
-        (([1.0], [1.0, 2.0]), "u: expected"),
-    ],
-)
-def test_a_bad_sample_is_refused_and_changes_nothing(
-    data: NDArray, sample: tuple[object, object], message: str
-) -> None:
-    stream = gpssm.OEnVI(1, **SMALL).start()
-    learn(stream, data[:12])
-    with pytest.raises(InvalidInput, match=message):
-        stream.learn_one(*sample)
-    assert stream.count == 12
-    stream.learn_one(data[12])
 
 
 def test_mistakes_are_explained() -> None:

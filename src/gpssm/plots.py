@@ -8,6 +8,7 @@ import numpy as np
 
 from gpssm import metrics
 from gpssm.posterior import Forecast, Posterior, States
+from gpssm.stream import Stream
 
 NDArray = np.ndarray
 
@@ -17,7 +18,7 @@ CHANNELS = (BLUE, ORANGE, "#2f855a", "#8b3a8b", GREY)
 
 
 def transition(
-    posterior: Posterior,
+    posterior: Posterior | Stream,
     *,
     truth: Callable[[NDArray], NDArray] | None = None,
     span: tuple[float, float] | None = None,
@@ -27,17 +28,20 @@ def transition(
     """The learned f of a one-dimensional system, its 95% band and its inducing points, if it has any.
 
     Args:
-        posterior: with one state and no inputs.
+        posterior: a fitted model or a stream, with one state and no inputs.
         truth: the true f, where it is known.
-        span: range of x; that of the inducing points by default, or two standard deviations of the data.
+        span: range of x; that of the inducing points by default, or two standard deviations of the data. A stream
+            has no default.
         states: consecutive states to show as pairs.
         ax: where to draw; the current axes by default.
     """
     if posterior.state_dim != 1 or posterior.input_dim != 0:
         raise ValueError("posterior: expected one state and no inputs; plot slices of `posterior.transition` instead.")
     ax = plt.gca() if ax is None else ax
-    z = np.sort(inducing_inputs(posterior)[:, 0])
+    z = np.sort(inducing_inputs(posterior)[:, 0]) if isinstance(posterior, Posterior) else np.zeros(0)
     if span is None:
+        if not isinstance(posterior, Posterior):
+            raise ValueError("span: expected the range (low, high) of x to draw the f of a stream on.")
         centre, unit = posterior.scaling.state_shift[0], posterior.scaling.state_scale[0]
         span = (z[0], z[-1]) if len(z) else (centre - 2 * unit, centre + 2 * unit)
     low, high = span

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from gpssm.errors import InvalidInput
+from gpssm.methods.registry import ONLINE
 
 FORMAT_VERSION = 2
 _MAGIC = "gpssm-model"
@@ -29,7 +30,7 @@ _MODULES = (
     "gpssm.posterior",
     "gpssm.linear_posterior",
     "gpssm.stream",
-    "gpssm.methods.oenvi",
+    "gpssm.methods.trial",
     "gpssm.methods.oenvi_core",
     "gpssm.methods.oenvi_paper",
     "gpssm.scaling",
@@ -37,6 +38,7 @@ _MODULES = (
     "gpssm.filters.ensemble",
     "gpssm.filters.kalman",
     "gpssm.filters.joint",
+    "gpssm.filters.sensitivity",
     "gpssm.history",
     "gpssm.models.gpssm",
     "gpssm.models.neural",
@@ -45,6 +47,7 @@ _MODULES = (
     "gpssm.gp.sparse",
     "gpssm.gp.means",
     "gpssm.gp.kernels",
+    *dict.fromkeys(entry.module for entry in ONLINE.values()),
 )
 
 

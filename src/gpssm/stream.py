@@ -5,7 +5,8 @@ A `Stream` is what the user holds. Below it is the pure core of an online method
     step(key, state, y, u) -> (state, info)
 
 compiled once. The first few samples only tell where the data live and on what scale; then they go
-through the core like all others. Everything here is in the user's units.
+through the core like all others. A system that was at rest outgrows these units: then the stream begins
+anew, from all it has seen. Everything here is in the user's units.
 """
 
 import os
@@ -115,8 +116,10 @@ class Stream:
     """Samples seen, missing ones included."""
     stored: Any = None
     """The core's state when the stream was started or saved; `state` is the present one."""
-    waiting: list[tuple[NDArray, NDArray]] = field(default_factory=list)
-    """The samples of the warm-up."""
+    early: list[tuple[NDArray, NDArray]] = field(default_factory=list)
+    """The first samples, until the last time that it looks back."""
+    begun: int = 0
+    """How many of them the units come from."""
     position: str = ""
     """A reader's bookmark: where the last sample came from. Saved with the rest."""
     input_dim: int | None = None
@@ -143,6 +146,15 @@ class Stream:
         self._layout = None if value is None else _Layout.of(value)
         self._packed = None if self._layout is None else self._layout.pack(value)
 
+    @property
+    def state_dim(self) -> int:
+        return self.method.state_dim
+
+    @property
+    def ready(self) -> bool:
+        """Whether the warm-up is over: only then it can forecast."""
+        return self._layout is not None
+
     def __repr__(self) -> str:
         size = "" if self.output_dim is None else f", {self.output_dim} output(s), {self.input_dim} input(s)"
         return f"<{self.method.name} stream: {self.count} sample(s), {self.method.state_dim} state(s){size}>"
@@ -158,10 +170,14 @@ class Stream:
         outputs, inputs = self._sample(y, u)
         inputs = self._with_recent(inputs[None])[0]
         self._remember(inputs)
-        if self._layout is None:
-            return self._warm_up(outputs, inputs)
+        if self.early or not self.ready:
+            self.early.append((outputs, inputs))
+        if not self.ready:
+            return self._warm_up(outputs)
         estimate = self._learn(self.count, outputs, inputs)
         self.count += 1
+        if self.early and self.count in [multiple * self.method.warm_up for multiple in _LOOK_BACK]:
+            self._look_back()
         return estimate
 
     @double_precision
@@ -224,22 +240,33 @@ class Stream:
             self.state = self.method.settled(self.state)
         return _estimate(np.asarray(told), self.method.state_dim, len(outputs))
 
-    def _warm_up(self, outputs: NDArray, inputs: NDArray) -> Estimate:
+    def _warm_up(self, outputs: NDArray) -> Estimate:
         """Before the core can start, the prediction is the mean of what was seen."""
-        past = np.array([row for row, _ in self.waiting]).reshape(-1, len(outputs))
-        predicted_mean, predicted_std = _spread(past)
+        rows = np.array([row for row, _ in self.early])
+        predicted_mean, predicted_std = _spread(rows[:-1])
         score = _log_density(outputs, predicted_mean, predicted_std)
-        self.waiting.append((outputs, inputs))
-        rows, controls = (np.array(part) for part in zip(*self.waiting, strict=True))
         self.count += 1
         if _tells_scale(rows, self.method.warm_up):
-            self.state, self.waiting = self.method.begin(rows, controls), []
-            estimates = [self._learn(i, y, u) for i, (y, u) in enumerate(zip(rows, controls, strict=True))]
-            mean, cov = estimates[-1][:2]
+            mean, cov = self._begin()[:2]
         else:
             mean = self.method.guess(outputs)
             cov = np.full((len(mean), len(mean)), np.nan)
         return Estimate(mean, cov, predicted_mean, predicted_std, score)
+
+    def _begin(self) -> Estimate:
+        """Take units from all samples so far, and learn from them."""
+        rows, controls = (np.array(part) for part in zip(*self.early, strict=True))
+        self.state, self.begun = self.method.begin(rows, controls), self.count
+        return [self._learn(i, y, u) for i, (y, u) in enumerate(zip(rows, controls, strict=True))][-1]
+
+    def _look_back(self) -> None:
+        """Begin anew if the samples have outgrown the units."""
+        outputs, inputs = (np.array(part) for part in zip(*self.early, strict=True))
+        moves = np.concatenate([np.diff(outputs, axis=0), inputs[1:]], axis=1)
+        if np.any(_range(moves) > _OUTGROWN * _range(moves[: self.begun - 1])):
+            self._begin()
+        if self.count == _LOOK_BACK[-1] * self.method.warm_up:
+            self.early = []
 
     def _sample(self, y: Any, u: Any) -> tuple[NDArray, NDArray]:
         """One checked sample; the first one decides how wide all others must be."""
@@ -253,7 +280,7 @@ class Stream:
         return outputs, inputs
 
     def _require_state(self, what: str) -> None:
-        if self._layout is None:
+        if not self.ready:
             raise InvalidInput(
                 f"{what}: the stream has seen {self.count} sample(s); expected at least {self.method.warm_up}, "
                 "from which it learns where the data live."
@@ -262,6 +289,9 @@ class Stream:
 
 # More samples than this multiple of the warm-up are not waited for, whatever they look like.
 _LONGEST_WARM_UP = 10
+# Multiples of the warm-up at which a stream looks back, and how much more than at first is too much for the units:
+# of steps of the outputs, and of inputs. That the outputs themselves go far is in the nature of a slow system.
+_LOOK_BACK, _OUTGROWN = (2, 4, 8, 16), 10.0
 
 
 def _tells_scale(rows: NDArray, needed: int) -> bool:
@@ -280,6 +310,15 @@ def _spread(rows: NDArray) -> tuple[NDArray, NDArray]:
         if len(seen) > 1:
             mean[channel], std[channel] = seen.mean(), seen.std(ddof=1)
     return mean, std
+
+
+def _range(rows: NDArray) -> NDArray:
+    """Width of the middle 80% of every column, which one outlier does not change."""
+    width = np.zeros(rows.shape[1])
+    for channel, column in enumerate(rows.T):
+        seen = column[~np.isnan(column)]
+        width[channel] = np.subtract(*np.quantile(seen, [0.9, 0.1])) if len(seen) else 0.0
+    return width
 
 
 def _log_density(y: NDArray, mean: NDArray, std: NDArray) -> float:

@@ -29,7 +29,7 @@ def run(out: Path, seed: int, as_json: bool) -> None:
     fitted = EnVI(state_dim=1, num_inducing=experiment.NUM_INDUCING).fit(train, seed=seed, progress=not as_json)
     seconds = time.perf_counter() - started
 
-    found = experiment.score(fitted, seed, seconds)
+    found = experiment.score_fit(fitted, seed, seconds)
     paths = fitted.forecast(HORIZON, seed=seed)
     low, high = paths.quantile([0.05, 0.95])
     result = {

@@ -13,12 +13,16 @@ from gpssm.errors import InvalidInput
 from gpssm.experiments import kink as experiment
 from gpssm.posterior import Posterior
 from gpssm.serialization import write_atomically
+from gpssm.stream import Stream
+
+Learned = Posterior | Stream
 
 
 def run(
     setting: str,
     obs_noise: list[float] | None,
     method: str,
+    online: bool,
     length: int,
     seeds: int,
     as_json: bool,
@@ -26,7 +30,7 @@ def run(
 ) -> None:
     """Fit every cell that was asked for and report."""
     settings = choose("setting", setting, list(get_args(experiment.Setting)))
-    methods = choose("method", method, list(experiment.METHODS))
+    methods = choose("method", method, list(experiment.ONLINE if online else experiment.METHODS))
     levels = obs_noise or list(experiment.OBS_NOISE)
     if any(level <= 0 for level in levels):
         raise InvalidInput(f"obs-noise: expected positive variances, got {levels}.")
@@ -35,15 +39,20 @@ def run(
     console = Console(stderr=True)
     rows: list[experiment.Row] = []
     scores: list[dict[str, Any]] = []
-    shown: dict[tuple[str, str, float], Posterior] = {}
+    shown: dict[tuple[str, str, float], Learned] = {}
     with console.status("starting") as status:
         for s, level, m in product(settings, levels, methods):
             cell = []
             for seed in range(seeds):
                 label = f"{m}, {s}, obs_noise {level:g}, seed {seed} of {seeds}"
-                with fitting(status, label) as watch:
-                    posterior, found = experiment.fit(m, s, level, seed, length, watch)
-                shown.setdefault((m, s, level), posterior)
+                learned: Learned
+                if online:
+                    status.update(label)
+                    learned, found = experiment.learn_live(m, s, level, seed, length)
+                else:
+                    with fitting(status, label) as watch:
+                        learned, found = experiment.fit(m, s, level, seed, length, watch)
+                shown.setdefault((m, s, level), learned)
                 cell.append(found)
                 scores.append({"method": m, "setting": s, "obs_noise": level, **found.__dict__})
             rows.append(experiment.summarise(m, s, level, cell))
@@ -56,13 +65,23 @@ def run(
     if as_json:
         print_json(result)
     else:
-        _print(rows)
+        _print(rows, length if online else None)
 
 
-def _print(rows: list[experiment.Row]) -> None:
+def _print(rows: list[experiment.Row], samples: int | None) -> None:
+    """The table; with a number of samples, the cost of one of them instead of that of a fit."""
     console = table_console(110)
     table = Table(title="Kink function, mean ± standard error over seeds", caption=_CAPTION)
-    for column in ("setting", "obs noise", "method", "MSE", "log-likelihood", "Q", "steps", "fit s"):
+    for column in (
+        "setting",
+        "obs noise",
+        "method",
+        "MSE",
+        "log-likelihood",
+        "Q",
+        "steps",
+        "fit s" if samples is None else "ms a sample",
+    ):
         table.add_column(column, justify="left" if column in ("method", "setting") else "right", no_wrap=True)
     for setting, level in dict.fromkeys((row.setting, row.obs_noise) for row in rows):
         for row in rows:
@@ -70,7 +89,8 @@ def _print(rows: list[experiment.Row]) -> None:
                 table.add_row(
                     row.setting, f"{level:g}", row.method,
                     f"{row.mse:.4f} ± {row.mse_se:.4f}", f"{row.log_likelihood:.3f} ± {row.log_likelihood_se:.3f}",
-                    f"{row.q_learned:.4f}", f"{row.iterations:.0f}", f"{row.fit_seconds:.1f}",
+                    f"{row.q_learned:.4f}", f"{row.iterations:.0f}",
+                    f"{row.fit_seconds:.1f}" if samples is None else f"{1e3 * row.fit_seconds / samples:.2f}",
                 )  # fmt: skip
         for method, printed in experiment.PAPER.items():
             if setting == "sd" and level in printed:
@@ -84,7 +104,7 @@ def _print(rows: list[experiment.Row]) -> None:
 _CAPTION = "The paper's numbers belong to setting sd (process noise 0.0025); variance is 0.05."
 
 
-def _figure(shown: dict[tuple[str, str, float], Posterior], levels: list[float], path: Path) -> None:
+def _figure(shown: dict[tuple[str, str, float], Learned], levels: list[float], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     from gpssm import plots

@@ -16,10 +16,10 @@ from gpssm.experiments import sysid as experiment
 from gpssm.serialization import write_atomically
 
 
-def run(dataset: str, method: str, seeds: int, missing: float, as_json: bool, out: Path) -> None:
+def run(dataset: str, method: str, online: bool, seeds: int, missing: float, as_json: bool, out: Path) -> None:
     """Fit every cell that was asked for, or read it from an earlier run, and report."""
     datasets = choose("dataset", dataset, list(experiment.DATASETS))
-    methods = choose("method", method, list(experiment.METHODS))
+    methods = choose("method", method, list(experiment.ONLINE if online else experiment.METHODS))
     if not 0 <= missing < 1:
         raise InvalidInput(f"missing: expected a share in [0, 1), got {missing!r}.")
     data = {name: load(name) for name in datasets}
@@ -50,7 +50,7 @@ def run(dataset: str, method: str, seeds: int, missing: float, as_json: bool, ou
     if as_json:
         print_json(result)
     else:
-        _print(rows, datasets)
+        _print(rows, datasets, online)
 
 
 def _kept(path: Path, method: str) -> experiment.Score | None:
@@ -63,7 +63,7 @@ def _kept(path: Path, method: str) -> experiment.Score | None:
     return experiment.Score(**record["score"])
 
 
-def _print(rows: list[experiment.Row], datasets: list[str]) -> None:
+def _print(rows: list[experiment.Row], datasets: list[str], online: bool) -> None:
     console = table_console(120)
     for dataset in datasets:
         table = Table(title=f"{dataset}: second half forecast from the first, mean over seeds", caption=_CAPTION)
@@ -75,8 +75,11 @@ def _print(rows: list[experiment.Row], datasets: list[str]) -> None:
                 f"{row.nlpd:.3f}", f"{row.crps:.4f}", f"{row.coverage90:.2f}", f"{row.fit_seconds:.1f}",
             )  # fmt: skip
         table.add_section()
+        index = experiment.DATASETS.index(dataset)
+        for method, printed in experiment.PUBLISHED_ONLINE.items() if online else ():
+            table.add_row(f"{method}, published", f"{printed[index]:.3f}", style="dim")
         for method, cells in experiment.PAPER.items():
-            mean, sd = cells[experiment.DATASETS.index(dataset)]
+            mean, sd = cells[index]
             table.add_row(f"{method}, printed in the paper", f"{mean:.3f} ± {sd:.3f}", style="dim")
         console.print(table)
 

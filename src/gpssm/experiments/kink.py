@@ -11,16 +11,17 @@ log-likelihood of 1.106 cannot be reached with variance 0.05, so the paper's num
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from gpssm.datasets import kink, kink_function
+from gpssm.experiments.online import learn_once
 from gpssm.history import Progress
 from gpssm.methods import registry
 from gpssm.methods.envi import EnVI
-from gpssm.methods.oenvi import OEnVI
 from gpssm.posterior import Posterior
+from gpssm.stream import Stream
 
 Setting = Literal["variance", "sd"]
 
@@ -55,7 +56,8 @@ PAPER: dict[str, dict[float, tuple[float, float, float, float]]] = {
 
 
 Watch = bool | Callable[[Progress], None]
-METHODS = (*registry.SYSTEMS, "EnVI (paper)", "OEnVI")
+METHODS = (*registry.SYSTEMS, "EnVI (paper)")
+ONLINE = tuple(registry.ONLINE)
 
 
 def known_emission(obs_noise: float) -> dict[str, Any]:
@@ -64,12 +66,7 @@ def known_emission(obs_noise: float) -> dict[str, Any]:
 
 
 def learn(method: str, outputs: np.ndarray, obs_noise: float, seed: int, watch: Watch) -> Posterior:
-    """Fit a method by its name; OEnVI sees every sample once, in order."""
-    if method == "OEnVI":
-        stream = OEnVI(1, NUM_INDUCING, obs_noise=obs_noise).start(seed=seed)
-        for y in outputs:
-            stream.learn_one(y)
-        return stream.posterior()
+    """Fit a method by its name."""
     known = known_emission(obs_noise)
     if method == "EnVI (paper)":
         return EnVI.paper(1, NUM_INDUCING, **known).fit(outputs, seed=seed, progress=watch)
@@ -114,22 +111,19 @@ class Row:
         return asdict(self)
 
 
-def score(posterior: Posterior, seed: int, seconds: float) -> Score:
-    """Compare the learned f with the truth."""
-    mean, var = (a[:, 0] for a in posterior.transition(GRID[:, None]))
-    noise = float(posterior.model.process_noise.covariance[0, 0]) * float(posterior.scaling.state_scale[0]) ** 2
+class Learned(Protocol):
+    """What is looked at: the f of a fitted model or of a stream."""
+
+    def transition(self, x: Any) -> tuple[np.ndarray, np.ndarray]: ...
+
+
+def score(learned: Learned, noise: float, seed: int, iterations: int, seconds: float, compile_seconds: float) -> Score:
+    """Compare the learned f, with process noise of variance `noise`, with the truth."""
+    mean, var = (a[:, 0] for a in learned.transition(GRID[:, None]))
     truth, total = kink_function(GRID), var + noise
     density = -0.5 * (np.log(2 * np.pi * total) + (truth - mean) ** 2 / total)
-    history = posterior.history
-    return Score(
-        seed,
-        float(np.mean((mean - truth) ** 2)),
-        float(np.mean(density)),
-        noise,
-        history.step[-1] if history.step else 0,
-        seconds - history.compile_seconds,
-        history.compile_seconds,
-    )
+    mse = float(np.mean((mean - truth) ** 2))
+    return Score(seed, mse, float(np.mean(density)), noise, iterations, seconds, compile_seconds)
 
 
 def fit(
@@ -139,7 +133,27 @@ def fit(
     data = kink(length, PROCESS_NOISE[setting], obs_noise, seed)
     started = time.perf_counter()
     posterior = learn(method, data.outputs, obs_noise, seed, progress)
-    return posterior, score(posterior, seed, time.perf_counter() - started)
+    return posterior, score_fit(posterior, seed, time.perf_counter() - started)
+
+
+def score_fit(posterior: Posterior, seed: int, seconds: float) -> Score:
+    """The score of a fitted model that took so many seconds, compilation included."""
+    history = posterior.history
+    noise = float(posterior.model.process_noise.covariance[0, 0]) * float(posterior.scaling.state_scale[0]) ** 2
+    iterations = history.step[-1] if history.step else 0
+    seconds = seconds - history.compile_seconds
+    return score(posterior, noise, seed, iterations, seconds, history.compile_seconds)
+
+
+def learn_live(
+    method: str, setting: Setting, obs_noise: float, seed: int, length: int = LENGTH
+) -> tuple[Stream, Score]:
+    """As `fit`, with every sample seen once; the seconds are CPU time without compilation."""
+    data = kink(length, PROCESS_NOISE[setting], obs_noise, seed)
+    online = registry.build_online(method, state_dim=1, num_inducing=NUM_INDUCING, obs_noise=obs_noise)
+    stream: Stream = online.start(seed=seed)
+    _, milliseconds = learn_once(stream, data.outputs)
+    return stream, score(stream, float(stream.process_noise[0]), seed, length, 1e-3 * milliseconds * length, 0.0)
 
 
 def summarise(method: str, setting: Setting, obs_noise: float, scores: list[Score]) -> Row:

@@ -22,9 +22,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.filters.ensemble import Emission, with_inputs
-from gpssm.gp.kernels import Kernel
+from gpssm.gp.kernels import Kernel, Stationary
 from gpssm.gp.sparse import jitter_for
 from gpssm.linalg import cholesky, solve_lower, solve_lower_transposed
+
+_OUTLIER = 16.0  # squared innovation per channel; beyond it a sample is trusted less
+_BELIEVED = 3  # outliers in a row: then it is the system that has changed
 
 
 class Joint(NamedTuple):
@@ -73,6 +76,15 @@ class Seen(NamedTuple):
     precision: Float[Array, " dy"]
 
 
+class Doubt(NamedTuple):
+    """Whether a sample is believed as it is."""
+
+    any: Array
+    """It is far from what was predicted."""
+    rejected: Float[Array, ""]
+    """Samples in a row that were trusted less, up to this one."""
+
+
 class Innovation(NamedTuple):
     """Everything the update needs, in dx dimensions however many channels there are."""
 
@@ -96,6 +108,26 @@ def members(count: int, state_dim: int) -> Float[np.ndarray, "n dx"]:
     half = norm.ppf(qmc.Sobol(state_dim, rng=0).random(1 << count.bit_length())[: count // 2] * 0.998 + 0.001)
     points = np.concatenate([half, -half])
     return np.asarray(points @ np.linalg.inv(np.linalg.cholesky(points.T @ points / len(points))).T)
+
+
+def prior(
+    state_dim: int,
+    num_inducing: int,
+    scale: Float[np.ndarray, " d"],
+    steps: Float[np.ndarray, " k"],
+    linear: Float[np.ndarray, "f f"],
+) -> Float[Array, "n n"]:
+    """Covariance of [x, W] before the first sample: no inducing input is in use, and x may be anywhere.
+
+    `scale` is the spread of x and the inputs, `steps` the mean square of a step of x, and `linear` the covariance
+    of the weights of the linear function for a step of one.
+    """
+    weights = np.kron(np.diag(steps), np.pad(linear, (num_inducing, 0)))
+    covariance = np.zeros((state_dim + len(weights),) * 2)
+    # 100 times the spread: where the state was before the first sample is not known.
+    covariance[:state_dim, :state_dim] = np.diag(100 * scale[:state_dim] ** 2)
+    covariance[state_dim:, state_dim:] = weights
+    return jnp.asarray(covariance)
 
 
 def whiten(basis: Basis, kernel: Kernel) -> Whitening:
@@ -222,6 +254,22 @@ def innovate(predicted: Predicted, seen: Seen) -> Innovation:
     )
 
 
+def trust(
+    predicted: Predicted, seen: Seen, innovation: Innovation, rejected: Float[Array, ""]
+) -> tuple[Seen, Predicted, Doubt]:
+    """What to condition on: an outlier is trusted less, the more so the farther out it is.
+
+    After some in a row it is the state that has jumped: it may go where it likes, and f is not blamed.
+    """
+    channels = jnp.sum(seen.precision > 0)
+    excess = jnp.maximum(innovation.distance / jnp.maximum(channels, 1) / _OUTLIER, 1.0)
+    outlier = (excess > 1.0) & (rejected < _BELIEVED)
+    jump = (excess > 1.0) & ~outlier
+    trusted = seen._replace(precision=seen.precision / jnp.where(outlier, excess**2, 1.0))
+    free = predicted._replace(cov=predicted.cov * jnp.where(jump, excess**2, 1.0))
+    return trusted, free, Doubt(excess > 1.0, jnp.where(outlier, rejected + 1.0, 0.0))
+
+
 def update(joint: Joint, predicted: Predicted, innovation: Innovation) -> Joint:
     """Condition x_t and W on y_t: a correction of rank dx. Cost O((dx M)^2 dx)."""
     dx = len(predicted.mean)
@@ -261,3 +309,70 @@ def insert(
     mean = joint.mean.at[at].set(joint.mean[dx:].reshape(rows, width)[:, :num] @ phi)
     inputs = basis.inducing_inputs.at[slot].set(s)
     return Joint(mean, cov), basis._replace(inducing_inputs=inputs, used=basis.used.at[slot].set(1.0))
+
+
+class Model(NamedTuple):
+    """Everything but W that paths are drawn from."""
+
+    basis: Basis
+    kernel: Stationary
+    amplitude: Float[Array, " k"]
+    process_noise: Float[Array, " k"]
+    emission: Emission
+    obs_noise: Float[Array, " dy"]
+
+
+def sample_paths(
+    key: Array, joint: Joint, model: Model, inputs: Float[Array, "h dc"], num_paths: int
+) -> tuple[Float[Array, "p h dx"], Float[Array, "p h dy"]]:
+    """States and outputs; each path has its own draw of the state and of W.
+
+    Where nothing was ever seen f is that of the nearest place where something was: one draw of W in many is an
+    unstable linear function, which must not take the mean of all paths with it.
+    """
+    basis, kernel, amplitude, process_noise, emission, obs_noise = model
+    rows, dx, dtype = len(amplitude), len(basis.scale) - inputs.shape[1], inputs.dtype
+    key_start, key_x, key_y = jax.random.split(key, 3)
+    values, vectors = jnp.linalg.eigh(joint.cov)
+    eps = jax.random.normal(key_start, (num_paths, len(values)), dtype)
+    drawn = joint.mean + (eps * jnp.sqrt(jnp.maximum(values, 0.0))) @ vectors.T
+    weights = drawn[:, dx:].reshape(num_paths, rows, -1)
+    whitening = whiten(basis, kernel)
+    low, high = (edge[:dx] for edge in _seen_box(basis, kernel))
+
+    def body(x: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+        c, own = now
+        x = jnp.clip(x, low, high)
+        h, open_share = features(basis, kernel, whitening, with_inputs(x, c))
+        std = jnp.sqrt(open_share[:, None] * amplitude + process_noise)
+        noise = std * jax.random.normal(own, std.shape, dtype)
+        x = with_past(x[:, :rows] + jnp.einsum("nf,ndf->nd", h, weights) + noise, x)
+        return x, x
+
+    _, states = jax.lax.scan(body, drawn[:, :dx], (inputs, jax.random.split(key_x, len(inputs))))
+    clean = jax.vmap(emission)(states)
+    outputs = clean + jnp.sqrt(obs_noise) * jax.random.normal(key_y, clean.shape, dtype)
+    return jnp.swapaxes(states, 0, 1), jnp.swapaxes(outputs, 0, 1)
+
+
+def _seen_box(basis: Basis, kernel: Stationary) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+    """Where the stream has been: the inducing inputs, which follow it, and one length scale around them."""
+    margin = jnp.maximum(kernel.lengthscale, basis.scale)
+    used = basis.used[:, None] > 0
+    z = basis.inducing_inputs
+    low = jnp.minimum(jnp.min(jnp.where(used, z, jnp.inf), axis=0), basis.shift)
+    high = jnp.maximum(jnp.max(jnp.where(used, z, -jnp.inf), axis=0), basis.shift)
+    return low - margin, high + margin
+
+
+def transition(
+    joint: Joint, basis: Basis, kernel: Kernel, amplitude: Float[Array, " k"], x: Float[Array, "n d"]
+) -> tuple[Float[Array, "n dx"], Float[Array, "n dx"]]:
+    """Mean and variance of f at the rows of `x`, with W integrated out."""
+    h, open_share = features(basis, kernel, whiten(basis, kernel), x)
+    rows, width = len(amplitude), h.shape[1]
+    dx = len(joint.mean) - rows * width
+    cov = joint.cov[dx:, dx:].reshape(rows, width, rows, width)
+    mean = x[:, :rows] + h @ joint.mean[dx:].reshape(rows, width).T
+    variance = jnp.einsum("nf,dfdg,ng->nd", h, cov, h) + open_share[:, None] * amplitude
+    return with_past(mean, x[:, :dx]), jnp.pad(variance, ((0, 0), (0, dx - rows)))

@@ -59,8 +59,8 @@ class Learner:
             raise BadRecord(str(error)) from error
 
     def _forecast(self, horizon: int, inputs: list[float]) -> dict[str, Any] | None:
-        if self.stream.waiting:
-            return None  # for more samples, before it knows enough to forecast
+        if not self.stream.ready:
+            return None
         held = np.tile(inputs, (horizon, 1)) if inputs else None
         paths = self.stream.forecast(horizon, held)
         return _normal(paths.mean, paths.std)

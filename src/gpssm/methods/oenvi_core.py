@@ -5,9 +5,7 @@ Place an inducing input, predict, condition the state and q(u) on the sample in 
 
     maximise  log N(y_t | C m_t, C P_t C^T + R)  +  E_q[log p(u)] / t.
 
-The gradient of the noise variances goes through time: d(m_t, P_t) / d(log Q, log amplitude, log R) is
-carried along, a few numbers. Without it only the size of the innovations is seen, which cannot
-tell Q from R; their correlation can.
+The gradient of the noise variances goes through time (`filters.sensitivity`).
 """
 
 from typing import Any, NamedTuple
@@ -18,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpssm.filters import joint
-from gpssm.filters.joint import Basis, Innovation, Joint, Predicted, Seen, Whitening
+from gpssm.filters import joint, sensitivity
+from gpssm.filters.joint import Basis, Joint, Predicted, Whitening
+from gpssm.filters.sensitivity import Sensitivity
 from gpssm.gp.kernels import RBF, Kernel, Matern32, Matern52, Stationary
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.stream import Info
@@ -34,8 +33,6 @@ _HALF = 1000.0  # samples after which the rates fall like one over the root of t
 _LENGTHSCALE_EVERY = 2  # samples between two gradients of the length scales, the one costly part
 # An inducing input is worth its place if the error it removes is not lost in the process noise.
 _WORTH, _NOVEL = 0.3, (1e-3, 0.3)
-_OUTLIER = 16.0  # squared innovation per channel; beyond it a sample is trusted less
-_BELIEVED = 3  # outliers in a row: then it is the system that has changed
 
 
 class Hyper(NamedTuple):
@@ -62,8 +59,7 @@ class State(eqx.Module):
     basis: Basis
     hyper: Hyper
     adam: tuple[Hyper, Hyper]
-    sensitivity: tuple[Float[Array, "p dx"], Float[Array, "p dx dx"]]
-    """d(mean, cov) of x in d(log Q, log amplitude, log R)."""
+    sensitivity: Sensitivity
     count: Float[Array, ""]
     rejected: Float[Array, ""]
     spread: tuple[Float[Array, " dx"], Float[Array, " dx"]]
@@ -78,17 +74,6 @@ class State(eqx.Module):
     @property
     def state_dim(self) -> int:
         return self.points.shape[-1]
-
-
-class Trial(eqx.Module):
-    """Beginnings that run side by side, and the log-likelihood of what each has predicted."""
-
-    states: State
-    evidence: Float[Array, " k"]
-
-    def best(self) -> State:
-        leader = jnp.argmax(self.evidence)
-        return jax.tree.map(lambda leaf: leaf[leader], self.states)
 
 
 def step(key: Array, state: State, y: Float[Array, " dy"], u: Float[Array, " dc"]) -> tuple[State, Info]:
@@ -108,19 +93,13 @@ def step(key: Array, state: State, y: Float[Array, " dy"], u: Float[Array, " dc"
     innovation = joint.innovate(predicted, seen)
     log_score = innovation.log_density
 
-    # An outlier is trusted less, the more so the farther out it is. After some in a row it is the state that
-    # has jumped: it may go where it likes, and f is not blamed.
-    channels = jnp.sum(seen.precision > 0)
-    excess = jnp.maximum(innovation.distance / jnp.maximum(channels, 1) / _OUTLIER, 1.0)
-    outlier = (excess > 1.0) & (state.rejected < _BELIEVED)
-    jump = (excess > 1.0) & ~outlier
-    trusted = seen._replace(precision=seen.precision / jnp.where(outlier, excess**2, 1.0))
-    free = predicted._replace(cov=predicted.cov * jnp.where(jump, excess**2, 1.0))
+    trusted, free, doubt = joint.trust(predicted, seen, innovation, state.rejected)
     update = joint.innovate(free, trusted)
     updated = joint.update(current, free, update)
 
-    gradient, carried = _noise_gradient(state, predicted, seen, innovation, amplitude, process_noise)
-    sensitivity = _after_update(carried, trusted, update)
+    carried = sensitivity.predict(state.sensitivity, predicted, amplitude, process_noise)
+    of_noise = sensitivity.gradient(carried, len(amplitude), seen, innovation)
+    of_obs = of_noise.obs_noise if state.settings.learn_obs_noise else jnp.zeros_like(of_noise.obs_noise)
     prior_share = 1.0 / (state.count + 10.0)
     moment = _second_moment(current, dx, len(amplitude), len(basis.used))  # E[u u^T]
     surprise = jnp.sum(moment * whitening.inverse, axis=(1, 2)) / amplitude
@@ -136,12 +115,16 @@ def step(key: Array, state: State, y: Float[Array, " dy"], u: Float[Array, " dc"
         pull, curvature = update.pull, update.curvature
         return pull @ moved.mean + 0.5 * jnp.sum((jnp.outer(pull, pull) - curvature) * moved.cov) + prior_share * prior
 
-    gradient = gradient._replace(
-        amplitude=gradient.amplitude + prior_share * 0.5 * (surprise - jnp.sum(basis.used)),
-        lengthscale=jax.lax.cond(at_lengthscale, jax.grad(bound), jnp.zeros_like, hyper.lengthscale),
+    gradient = Hyper(
+        jax.lax.cond(at_lengthscale, jax.grad(bound), jnp.zeros_like, hyper.lengthscale),
+        of_noise.amplitude + prior_share * 0.5 * (surprise - jnp.sum(basis.used)),
+        of_noise.process_noise,
+        jnp.sum(of_obs),
+        of_obs,
     )
-    hyper, adam = _climb(state, gradient, channels > 0, at_lengthscale & (excess == 1.0))
-    spread = _running_spread(state, updated.mean[:dx], channels > 0)
+    anything = jnp.any(seen.precision > 0)
+    hyper, adam = _climb(state, gradient, anything, at_lengthscale & ~doubt.any)
+    spread = _running_spread(state, updated.mean[:dx], anything)
     new = eqx.tree_at(
         lambda s: (s.joint, s.basis, s.hyper, s.adam, s.sensitivity, s.count, s.rejected, s.spread),
         state,
@@ -150,9 +133,9 @@ def step(key: Array, state: State, y: Float[Array, " dy"], u: Float[Array, " dc"
             basis,
             _bounded(state, hyper, spread[1]),
             adam,
-            sensitivity,
-            state.count + jnp.where(channels > 0, 1.0, 0.0),
-            jnp.where(outlier, state.rejected + 1.0, 0.0),
+            sensitivity.update(carried, trusted, update),
+            state.count + jnp.where(anything, 1.0, 0.0),
+            doubt.rejected,
             spread,
         ),
     )
@@ -161,27 +144,7 @@ def step(key: Array, state: State, y: Float[Array, " dy"], u: Float[Array, " dc"
     return new, info
 
 
-def trial_step(key: Array, trial: Trial, y: Float[Array, " dy"], u: Float[Array, " dc"]) -> tuple[Trial, Info]:
-    """One sample for every beginning; their estimates are averaged by the likelihood of what they predicted."""
-    states, infos = jax.vmap(step, in_axes=(None, 0, None, None))(key, trial.states, y, u)
-    before = jax.nn.softmax(trial.evidence)
-    scores = jnp.where(jnp.isfinite(infos.log_score), infos.log_score, -1e30)
-    evidence = trial.evidence + scores
-    evidence = evidence - jnp.max(evidence)
-    mean, cov = _mixture(jax.nn.softmax(evidence), infos.state_mean, infos.state_cov)
-    predicted, variance = _mixture(before, infos.predicted_mean, jax.vmap(jnp.diag)(infos.predicted_std**2))
-    score = jax.scipy.special.logsumexp(scores, b=before)
-    return Trial(states, evidence), Info(mean, cov, predicted, jnp.sqrt(jnp.diagonal(variance)), score)
-
-
-def _mixture(weights: Array, means: Array, covs: Array) -> tuple[Array, Array]:
-    """Mean and covariance of a mixture of Gaussians."""
-    mean = weights @ means
-    deviations = means - mean
-    return mean, jnp.einsum("k,kij->ij", weights, covs + deviations[:, :, None] * deviations[:, None, :])
-
-
-def correlations(settings: Settings, log_lengthscale: Array) -> Kernel:
+def correlations(settings: Settings, log_lengthscale: Array) -> Stationary:
     """Correlations; the variances are the amplitudes."""
     return KERNELS[settings.kernel](jnp.exp(log_lengthscale), jnp.ones((), log_lengthscale.dtype))
 
@@ -214,52 +177,6 @@ def _second_moment(current: Joint, dx: int, rows: int, num: int) -> Float[Array,
     mean = current.mean[dx:].reshape(rows, width)[:, :num]
     cov = jnp.einsum("dfdg->dfg", current.cov[dx:, dx:].reshape(rows, width, rows, width))[:, :num, :num]
     return mean[:, :, None] * mean[:, None, :] + cov
-
-
-def _noise_gradient(
-    state: State, predicted: Predicted, seen: Seen, innovation: Innovation, amplitude: Array, process_noise: Array
-) -> tuple[Hyper, tuple[Array, Array]]:
-    """Gradient of log p(y_t | y_{1:t-1}) in log Q, log amplitude and log R, through the state's past.
-
-    The sensitivity of (m_{t-1}, P_{t-1}) is carried through the prediction, and comes back for the
-    update. What W has learned is taken as given.
-    """
-    dx, rows, dy = state.state_dim, len(amplitude), len(seen.residual)
-    eye = jnp.eye(rows, dx, dtype=amplitude.dtype)
-    unit = eye[:, :, None] * eye[:, None, :]
-    direct = jnp.concatenate(
-        [
-            process_noise[:, None, None] * unit,
-            (amplitude * predicted.open_share)[:, None, None] * unit,
-            jnp.zeros((dy, dx, dx), amplitude.dtype),
-        ]
-    )
-    mean, cov = state.sensitivity
-    mean, cov = mean @ predicted.slope.T, predicted.slope @ cov @ predicted.slope.T + direct
-    pull, curvature = innovation.pull, innovation.curvature
-    found = mean @ pull + 0.5 * jnp.sum(cov * (jnp.outer(pull, pull) - curvature), axis=(1, 2))
-    precision = seen.precision - seen.precision**2 * jnp.sum((seen.matrix @ innovation.cov) * seen.matrix, axis=1)
-    obs = found[2 * rows :] + 0.5 * (innovation.weighted**2 - precision) * _noise(seen)
-    if not state.settings.learn_obs_noise:
-        obs = jnp.zeros_like(obs)
-    gradient = Hyper(jnp.zeros_like(state.hyper.lengthscale), found[rows : 2 * rows], found[:rows], jnp.sum(obs), obs)
-    return gradient, (mean, cov)
-
-
-def _after_update(sensitivity: tuple[Array, Array], seen: Seen, innovation: Innovation) -> tuple[Array, Array]:
-    """The sensitivity of the state after it was conditioned on a sample."""
-    mean, cov = sensitivity
-    before = len(mean) - len(seen.residual)
-    gain = innovation.cov @ seen.matrix.T * seen.precision
-    own = jnp.concatenate([jnp.zeros((before, gain.shape[1]), gain.dtype), jnp.diag(_noise(seen))])
-    mean = (mean + jnp.sum(cov * innovation.pull, axis=2)) @ innovation.keep.T - (own * innovation.weighted) @ gain.T
-    cov = innovation.keep @ cov @ innovation.keep.T + jnp.einsum("ic,pc,jc->pij", gain, own, gain)
-    return mean, cov
-
-
-def _noise(seen: Seen) -> Array:
-    """Variance of every channel that was seen, zero for the others."""
-    return jnp.where(seen.precision > 0, 1.0 / jnp.where(seen.precision > 0, seen.precision, 1.0), 0.0)
 
 
 def _climb(state: State, gradient: Hyper, learns: Array, at_lengthscale: Array) -> tuple[Hyper, tuple[Hyper, Hyper]]:
@@ -315,14 +232,14 @@ def new_state(
 ) -> State:
     """A state whose gradients have no past yet."""
     of, basis, hyper, unit, emission = jax.tree.map(jnp.asarray, (of, basis, hyper, unit, emission))
-    dx, learned = points.shape[1], 2 * len(unit) + len(hyper.obs_shape)
+    dx = points.shape[1]
     zero = jax.tree.map(jnp.zeros_like, hyper)
     return State(
         joint=of,
         basis=basis,
         hyper=hyper,
         adam=(zero, zero),
-        sensitivity=(jnp.zeros((learned, dx)), jnp.zeros((learned, dx, dx))),
+        sensitivity=sensitivity.nothing(dx, len(unit), len(hyper.obs_shape)),
         count=jnp.asarray(count),
         rejected=jnp.zeros(()),
         spread=(basis.shift[:dx], basis.scale[:dx] ** 2),

@@ -6,8 +6,10 @@ An online method is a frozen dataclass on `OnlineStateSpace` that adds what is a
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -19,6 +21,7 @@ from gpssm.stream import Info, Stream
 from gpssm.validation import matrix, positive_int, variances
 
 NDArray = np.ndarray
+T = TypeVar("T")
 EmissionLike = Literal["observed"] | np.ndarray | Callable[[Array], Array]
 
 
@@ -33,6 +36,20 @@ class Units(NamedTuple):
     """Mean and spread of the states and inputs: the unit of length scales."""
     obs_noise: Float[NDArray, " dy"]
     """Variances as given, or roughly."""
+
+    def linear_prior(self, state_dim: int, strength: float) -> Float[NDArray, "f f"]:
+        """Covariance of the weights of `[(s - shift) / scale, 1]` in a row of W, for a step of size one.
+
+        A state that is one unit from the centre, an input likewise, moves f(x) - x by `strength` steps. The past
+        counts by its differences, x_{t-1} - x_{t-2} and so on, which are steps themselves: in other coordinates
+        a system that goes on as it went would need weights many steps large.
+        """
+        learned = len(self.steps)
+        basis = np.eye(len(self.scale) + 1)
+        for past in range(learned, state_dim):
+            per_step = self.scale[past] / np.sqrt(self.steps[past % learned])
+            basis[past, past], basis[past - learned, past] = -per_step, per_step
+        return strength**2 * basis @ basis.T
 
 
 @dataclass(frozen=True)
@@ -170,6 +187,30 @@ class OnlineStateSpace(ABC):
         if self.emission is None or isinstance(self.emission, str):
             return np.eye(output_dim, self.state_dim)
         return np.atleast_2d(np.asarray(self.emission, dtype=float))
+
+
+_BETA1, _BETA2 = 0.9, 0.99  # Adam's, with a shorter memory than usual: what is learned moves
+_CLIP = 5.0
+
+
+def ascend(
+    values: T, gradient: T, moments: tuple[T, T], clock: T, rates: T, active: T, decay: Array
+) -> tuple[T, tuple[T, T]]:
+    """One step of Adam, uphill, of those values that are active; `clock` counts the steps of each before this one.
+
+    Clipped: one outlier must not count for hundreds of samples, but many must be able to raise the noise.
+    """
+
+    def one(value: Array, g: Array, m: Array, v: Array, count: Array, rate: Array, on: Array) -> list[Array]:
+        on = jnp.where(on, 1.0, 0.0)
+        g = jnp.clip(jnp.where(jnp.isfinite(g), g, 0.0), -_CLIP, _CLIP)
+        m, v = m + on * (1 - _BETA1) * (g - m), v + on * (1 - _BETA2) * (g * g - v)
+        direction = m / (1 - _BETA1 ** (count + 1)) / (jnp.sqrt(v / (1 - _BETA2 ** (count + 1))) + 1e-4)
+        return [value + on * decay * rate * direction, m, v]
+
+    moved = jax.tree.map(one, values, gradient, *moments, clock, rates, active)
+    value, first, second = jax.tree.transpose(jax.tree.structure(values), jax.tree.structure([0, 0, 0]), moved)
+    return value, (first, second)
 
 
 def _steps(rows: NDArray) -> NDArray:
