@@ -90,7 +90,7 @@ def put_in_place(replace: Callable[[Any, str, Any], None] = setattr) -> None:
 
     # First, so that the other modules, which take as long to import as JAX, are imported only if they are needed.
     replace(serialization, "_MODULES", ("gpssm.stream", __name__, *serialization._MODULES))
-    replace(stream, "_new_stream", lambda state_dim, num_inducing, seed: Stream(LocalLevel(state_dim), seed))
+    replace(stream, "_new_stream", lambda choices: Stream(LocalLevel(choices.state_dim), choices.seed))
 
 
 def main() -> None:

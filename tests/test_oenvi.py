@@ -105,13 +105,14 @@ def test_an_archive_goes_live() -> None:
 
 def test_the_trial_takes_the_beginning_that_predicts_better() -> None:
     """The steps of the kink system are dynamics; most of those of the noisy car are noise."""
-    streams = {1: gpssm.OEnVI(4, **SMALL | {"trial": 60}).start(), 0: gpssm.OEnVI(1, **SMALL | {"trial": 60}).start()}
-    outputs = {1: car(60, seed=1).series.outputs, 0: kink(60, 0.0025, 0.008, seed=1).outputs}
-    for winner, stream in streams.items():
-        learn(stream, outputs[winner][:-1])
+    rough, noise = 0, 1
+    outputs = {noise: car(60, seed=1).series.outputs, rough: kink(60, 0.0025, 0.008, seed=1).outputs}
+    for winner, rows in outputs.items():
+        stream = gpssm.OEnVI(rows.shape[1], **SMALL | {"trial": 60}).start()
+        learn(stream, rows[:-1])
         assert isinstance(stream.state, Trial)
         assert int(np.argmax(stream.state.evidence)) == winner
-        stream.learn_one(outputs[winner][-1])
+        stream.learn_one(rows[-1])
         assert isinstance(stream.state, State)
 
 

@@ -1,4 +1,4 @@
-"""RGPSSM: its tangents, its change of prior, its evidence and its choice of inducing inputs, each against closed forms."""
+"""RGPSSM: tangents, change of prior, evidence and choice of inducing inputs, each against closed forms."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,6 @@ from gpssm.precision import double_precision
 NDArray = np.ndarray
 OLD = RGPSSMHyper(np.log([0.8]), np.log([1.3]), np.log([0.1]), np.log([0.1]))
 NEW = OLD._replace(lengthscale=np.log([1.1]), amplitude=np.log([0.7]))
-JITTER = 1e-10  # what `whiten` adds is the difference that is left
 
 
 def random_cov(rng: np.random.Generator, size: int) -> NDArray:

@@ -37,6 +37,7 @@ class Choices(NamedTuple):
     model: Path | None
     state_dim: int
     num_inducing: int
+    input_lags: int
     seed: int
     outputs: list[str] | None
     inputs: list[str] | None
@@ -180,7 +181,7 @@ def _resume(path: Path | None) -> Stream | None:
 def _start(choices: Choices, model: Any) -> Stream:
     """A new stream, or one that goes on from a model."""
     if model is None:
-        return _new_stream(choices.state_dim, choices.num_inducing, choices.seed)
+        return _new_stream(choices)
     if isinstance(model, Posterior):
         from gpssm.methods.oenvi import OEnVI
 
@@ -194,10 +195,10 @@ def _start(choices: Choices, model: Any) -> Stream:
     )
 
 
-def _new_stream(state_dim: int, num_inducing: int, seed: int) -> Stream:
+def _new_stream(choices: Choices) -> Stream:
     from gpssm.methods.oenvi import OEnVI
 
-    return OEnVI(state_dim, num_inducing).start(seed=seed)
+    return OEnVI(choices.state_dim, choices.num_inducing, input_lags=choices.input_lags).start(seed=choices.seed)
 
 
 def _names(choices: Choices, model: Any) -> Names:

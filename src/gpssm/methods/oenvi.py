@@ -6,8 +6,8 @@ state; q(u) is updated in closed form together with it, so that the posterior af
 the prior of the next and the prior counts once. `OEnVI.paper` is the paper's objective.
 
 Nothing is known beforehand. The first samples give units; inducing inputs are placed where the
-stream goes, and moved when it goes elsewhere; and for a while two beginnings run side by side, one
-that takes the steps seen for dynamics and one that takes them for noise, until the likelihood of
+stream goes, and moved when it goes elsewhere; and for a while several beginnings run side by side,
+some that take the steps seen for dynamics and one that takes them for noise, until the likelihood of
 their predictions tells which is right.
 """
 
@@ -27,7 +27,7 @@ from gpssm.methods import oenvi_models, trial
 from gpssm.methods.oenvi_core import KERNELS, Hyper, Settings, State, correlations
 from gpssm.methods.oenvi_paper import PaperOEnVI
 from gpssm.methods.online import OnlineStateSpace, Units
-from gpssm.methods.trial import BEGINNINGS, Beginning, Trial, leading
+from gpssm.methods.trial import Beginning, Trial, beginnings, leading
 from gpssm.models.emission import FunctionEmission
 from gpssm.posterior import Posterior
 from gpssm.precision import double_precision
@@ -44,7 +44,7 @@ class OEnVI(OnlineStateSpace):
         num_inducing: budget M of inducing inputs, shared by all state dimensions.
         kernel: `RBF()`, `Matern32()` or `Matern52()`.
         num_members: size N of the ensemble.
-        trial: samples during which two beginnings run side by side.
+        trial: samples during which several beginnings run side by side.
     """
 
     num_inducing: int = 40
@@ -84,10 +84,10 @@ class OEnVI(OnlineStateSpace):
         return Stream(method, seed=seed, stored=state, input_dim=posterior.input_dim, output_dim=posterior.output_dim)
 
     def begin(self, outputs: NDArray, inputs: NDArray) -> State | Trial:
-        """Two beginnings; nothing but the units of the first samples is known."""
+        """Some beginnings; nothing but the units of the first samples is known."""
         units = self.units(outputs, inputs)
-        beginnings = [self._begin(units, beginning) for beginning in BEGINNINGS]
-        return Trial.of(beginnings) if self.trial else beginnings[0]
+        begun = [self._begin(units, one) for one in beginnings(with_past=len(units.steps) < self.state_dim)]
+        return Trial.of(begun) if self.trial else begun[0]
 
     def settled(self, state: State | Trial) -> State:
         """What goes on after the trial."""

@@ -11,7 +11,7 @@ ensemble. What makes it itself:
 
 The paper leaves open, and is given here what helps: Q and R are known there and follow the gradient of the
 likelihood of every sample here; kernel and prior mean are the user's there, and RBF on top of a linear function
-with its own weights here; a trial of two beginnings, and less trust in outliers, are OEnVI's.
+with its own weights here; a trial of several beginnings, and less trust in outliers, are OEnVI's.
 """
 
 from dataclasses import KW_ONLY, dataclass
@@ -30,7 +30,7 @@ from gpssm.filters.sensitivity import Sensitivity
 from gpssm.gp.kernels import RBF
 from gpssm.methods import trial
 from gpssm.methods.online import OnlineStateSpace, Units, ascend
-from gpssm.methods.trial import BEGINNINGS, Beginning, Trial, leading
+from gpssm.methods.trial import Beginning, Trial, beginnings, leading
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.stream import Info
 
@@ -82,7 +82,7 @@ class RGPSSM(OnlineStateSpace):
 
     Args, besides those of `OnlineStateSpace`:
         num_inducing: budget of inducing inputs, shared by all state dimensions.
-        trial: samples during which two beginnings run side by side.
+        trial: samples during which several beginnings run side by side.
     """
 
     num_inducing: int = 40
@@ -95,10 +95,10 @@ class RGPSSM(OnlineStateSpace):
         return (("num_inducing", 1), ("trial", 0))
 
     def begin(self, outputs: NDArray, inputs: NDArray) -> RGPSSMState | Trial:
-        """Two beginnings; nothing but the units of the first samples is known."""
+        """Some beginnings; nothing but the units of the first samples is known."""
         units = self.units(outputs, inputs)
-        beginnings = [self._begin(units, beginning) for beginning in BEGINNINGS]
-        return Trial.of(beginnings) if self.trial else beginnings[0]
+        begun = [self._begin(units, one) for one in beginnings(with_past=len(units.steps) < self.state_dim)]
+        return Trial.of(begun) if self.trial else begun[0]
 
     def settled(self, state: RGPSSMState | Trial) -> RGPSSMState:
         """What goes on after the trial."""
