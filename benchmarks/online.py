@@ -1,6 +1,6 @@
 """CPU time and memory of one `learn_one`, from the first samples to the millionth.
 
-    python benchmarks/online.py [--samples 1000000] [--json]
+    python benchmarks/online.py [--method OEnVI] [--samples 1000000] [--json]
 
 The sizes of the NASCAR experiment (2 states, 10 channels) at two budgets of inducing inputs. CPU
 time, pinned to one core, after compilation; memory is the resident set of the process.
@@ -18,7 +18,7 @@ if hasattr(os, "sched_setaffinity"):
 import numpy as np
 
 from gpssm.datasets import nascar
-from gpssm.methods.oenvi import OEnVI
+from gpssm.methods import registry
 
 AT = (100, 1_000, 10_000, 100_000, 1_000_000)
 TIMED = 500  # samples, from each of these on
@@ -30,11 +30,11 @@ def resident_megabytes() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def measure(num_inducing: int, samples: int) -> list[dict[str, float]]:
+def measure(name: str, num_inducing: int, samples: int) -> list[dict[str, float]]:
     """Milliseconds a sample and megabytes at some of the samples on the way."""
     data = nascar(20_000, seed=0)
     outputs = data.series.outputs
-    method = OEnVI(2, num_inducing, emission=data.emission)
+    method = registry.build_online(name, state_dim=2, num_inducing=num_inducing, emission=data.emission)
     warm = method.start()
     for y in outputs[: method.trial + 50]:  # compiles what is used during the trial and after it
         warm.learn_one(y)
@@ -53,10 +53,11 @@ def measure(num_inducing: int, samples: int) -> list[dict[str, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--method", choices=list(registry.ONLINE), default="OEnVI")
     parser.add_argument("--samples", type=int, default=1_000_000)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    found = {num: measure(num, arguments.samples) for num in (20, 50)}
+    found = {num: measure(arguments.method, num, arguments.samples) for num in (20, 50)}
     if arguments.json:
         print(json.dumps(found))
         return
