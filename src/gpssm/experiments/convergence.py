@@ -27,7 +27,7 @@ METHODS = ("EnVI", "vGPSSM", "VCDT", "VCDT (amortised)")
 OBS_NOISE, CHUNK = 0.008, 25
 
 # What makes up the generative model; everything else that is learned is variational.
-_MODEL = ("kernel", "mean.weight", "mean.bias", "process_noise", "obs_noise", "emission", "mixing")
+_MODEL = ("transition.gp.kernel", "transition.mean", "transition.mixing", "process_noise", "obs_noise", "emission")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def variational_parameters(method: StateSpaceMethod, outputs: np.ndarray) -> int
     ys, cs = [outputs], [np.zeros((len(outputs), 0))]
     begun = start.begin(method, ys, cs)
     learner, _ = method.learner(begun, method.windows(begun, ys, cs), jax.random.key(0))
-    return sum(np.size(p.value) for p in parameters(learner) if not any(word in p.name for word in _MODEL))
+    return sum(np.size(p.value) for p in parameters(learner) if not p.name.removeprefix("model.").startswith(_MODEL))
 
 
 def summarise(curves: list[Curve]) -> list[dict[str, Any]]:
