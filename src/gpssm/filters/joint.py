@@ -22,12 +22,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.filters.ensemble import Emission, with_inputs
-from gpssm.gp.kernels import Kernel, Stationary
+from gpssm.gp.kernels import Kernel
 from gpssm.gp.sparse import jitter_for
 from gpssm.linalg import cholesky, solve_lower, solve_lower_transposed
 
 _OUTLIER = 16.0  # squared innovation per channel; beyond it a sample is trusted less
 _BELIEVED = 3  # outliers in a row: then it is the system that has changed
+_FAR = 4.0  # standard deviations of all states so far, beyond which f is not extrapolated
 
 
 class Joint(NamedTuple):
@@ -315,11 +316,13 @@ class Model(NamedTuple):
     """Everything but W that paths are drawn from."""
 
     basis: Basis
-    kernel: Stationary
+    kernel: Kernel
     amplitude: Float[Array, " k"]
     process_noise: Float[Array, " k"]
     emission: Emission
     obs_noise: Float[Array, " dy"]
+    spread: tuple[Float[Array, " dx"], Float[Array, " dx"]]
+    """Mean and variance of all states so far."""
 
 
 def sample_paths(
@@ -327,10 +330,10 @@ def sample_paths(
 ) -> tuple[Float[Array, "p h dx"], Float[Array, "p h dy"]]:
     """States and outputs; each path has its own draw of the state and of W.
 
-    Where nothing was ever seen f is that of the nearest place where something was: one draw of W in many is an
-    unstable linear function, which must not take the mean of all paths with it.
+    Far from all states so far f is that of the nearest place which is not: one draw of W in many is an unstable
+    linear function, which must not take the mean of all paths with it.
     """
-    basis, kernel, amplitude, process_noise, emission, obs_noise = model
+    basis, kernel, amplitude, process_noise, emission, obs_noise, spread = model
     rows, dx, dtype = len(amplitude), len(basis.scale) - inputs.shape[1], inputs.dtype
     key_start, key_x, key_y = jax.random.split(key, 3)
     values, vectors = jnp.linalg.eigh(joint.cov)
@@ -338,7 +341,9 @@ def sample_paths(
     drawn = joint.mean + (eps * jnp.sqrt(jnp.maximum(values, 0.0))) @ vectors.T
     weights = drawn[:, dx:].reshape(num_paths, rows, -1)
     whitening = whiten(basis, kernel)
-    low, high = (edge[:dx] for edge in _seen_box(basis, kernel))
+    centre, variance = spread
+    low = jnp.minimum(centre, joint.mean[:dx]) - _FAR * jnp.sqrt(variance)
+    high = jnp.maximum(centre, joint.mean[:dx]) + _FAR * jnp.sqrt(variance)
 
     def body(x: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
         c, own = now
@@ -353,16 +358,6 @@ def sample_paths(
     clean = jax.vmap(emission)(states)
     outputs = clean + jnp.sqrt(obs_noise) * jax.random.normal(key_y, clean.shape, dtype)
     return jnp.swapaxes(states, 0, 1), jnp.swapaxes(outputs, 0, 1)
-
-
-def _seen_box(basis: Basis, kernel: Stationary) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-    """Where the stream has been: the inducing inputs, which follow it, and one length scale around them."""
-    margin = jnp.maximum(kernel.lengthscale, basis.scale)
-    used = basis.used[:, None] > 0
-    z = basis.inducing_inputs
-    low = jnp.minimum(jnp.min(jnp.where(used, z, jnp.inf), axis=0), basis.shift)
-    high = jnp.maximum(jnp.max(jnp.where(used, z, -jnp.inf), axis=0), basis.shift)
-    return low - margin, high + margin
 
 
 def transition(

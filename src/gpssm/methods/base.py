@@ -142,6 +142,10 @@ class StateSpaceMethod(ABC):
         """Q to begin with, from its standardised variances."""
         return DiagonalNoise(variance)
 
+    def finished(self, learner: Any, hidden: bool) -> Any:
+        """What was trained, as it is to be used."""
+        return learner
+
     def default_window(self, hidden: bool) -> int:
         """Short windows where the state is seen: gradients through many steps of a chaotic system explode."""
         return 50 if hidden else 20
@@ -221,7 +225,8 @@ class StateSpaceMethod(ABC):
         key, key_learner = jax.random.split(key)
         learner, carry = self.learner(begun, windows, key_learner)
         path = Path(cast(learner, self.dtype), cast(carry, self.dtype), key, History())
-        return self.run(path, begun, windows, windows, self.schedule, interruption, watch, label)
+        path = self.run(path, begun, windows, windows, self.schedule, interruption, watch, label)
+        return path._replace(learner=self.finished(path.learner, self.state_dim > windows.outputs.shape[-1]))
 
     def run(
         self,

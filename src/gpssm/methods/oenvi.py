@@ -128,7 +128,7 @@ class OEnVI(OnlineStateSpace):
         amplitude, process_noise = jnp.exp(of.hyper.amplitude), jnp.exp(of.hyper.process_noise)
         obs_noise = jnp.exp(of.hyper.obs_level + of.hyper.obs_shape)
         kernel = correlations(of.settings, of.hyper.lengthscale)
-        model = joint.Model(of.basis, kernel, amplitude, process_noise, of.emission, obs_noise)
+        model = joint.Model(of.basis, kernel, amplitude, process_noise, of.emission, obs_noise, of.spread)
         return joint.sample_paths(key, of.joint, model, inputs, num_paths)
 
     @staticmethod

@@ -20,6 +20,7 @@ from gpssm.filters import joint, sensitivity
 from gpssm.filters.joint import Basis, Joint, Predicted, Whitening
 from gpssm.filters.sensitivity import Sensitivity
 from gpssm.gp.kernels import RBF, Kernel, Matern32, Matern52, Stationary
+from gpssm.methods.online import running_spread
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.stream import Info
 
@@ -124,7 +125,7 @@ def step(key: Array, state: State, y: Float[Array, " dy"], u: Float[Array, " dc"
     )
     anything = jnp.any(seen.precision > 0)
     hyper, adam = _climb(state, gradient, anything, at_lengthscale & ~doubt.any)
-    spread = _running_spread(state, updated.mean[:dx], anything)
+    spread = running_spread(state.spread, updated.mean[:dx], state.count, anything)
     new = eqx.tree_at(
         lambda s: (s.joint, s.basis, s.hyper, s.adam, s.sensitivity, s.count, s.rejected, s.spread),
         state,
@@ -144,7 +145,7 @@ def step(key: Array, state: State, y: Float[Array, " dy"], u: Float[Array, " dc"
     return new, info
 
 
-def correlations(settings: Settings, log_lengthscale: Array) -> Stationary:
+def correlations(settings: Settings, log_lengthscale: Array) -> Kernel:
     """Correlations; the variances are the amplitudes."""
     return KERNELS[settings.kernel](jnp.exp(log_lengthscale), jnp.ones((), log_lengthscale.dtype))
 
@@ -196,14 +197,6 @@ def _climb(state: State, gradient: Hyper, learns: Array, at_lengthscale: Array) 
         direction = m / (1 - _BETA1**clock) / (jnp.sqrt(v / (1 - _BETA2**clock)) + 1e-4)
         moved[name] = getattr(state.hyper, name) + active * decay * rate * direction
     return Hyper(**moved), (Hyper(**first), Hyper(**second))
-
-
-def _running_spread(state: State, x: Array, counts: Array) -> tuple[Array, Array]:
-    """Mean and variance of the states so far; an outlier moves them by ten standard deviations at most."""
-    mean, variance = state.spread
-    share = jnp.where(counts, 1.0 / (state.count + 10.0), 0.0)
-    deviation = jnp.clip(x - mean, -10 * jnp.sqrt(variance), 10 * jnp.sqrt(variance))
-    return mean + share * deviation, (1 - share) * (variance + share * deviation**2)
 
 
 def _bounded(state: State, hyper: Hyper, variance: Array) -> Hyper:

@@ -189,6 +189,16 @@ class OnlineStateSpace(ABC):
         return np.atleast_2d(np.asarray(self.emission, dtype=float))
 
 
+def running_spread(
+    spread: tuple[Float[Array, " dx"], Float[Array, " dx"]], x: Float[Array, " dx"], count: Array, counts: Array
+) -> tuple[Float[Array, " dx"], Float[Array, " dx"]]:
+    """Mean and variance of the states so far; an outlier moves them by ten standard deviations at most."""
+    mean, variance = spread
+    share = jnp.where(counts, 1.0 / (count + 10.0), 0.0)
+    deviation = jnp.clip(x - mean, -10 * jnp.sqrt(variance), 10 * jnp.sqrt(variance))
+    return mean + share * deviation, (1 - share) * (variance + share * deviation**2)
+
+
 _BETA1, _BETA2 = 0.9, 0.99  # Adam's, with a shorter memory than usual: what is learned moves
 _CLIP = 5.0
 

@@ -29,7 +29,7 @@ from gpssm.filters.joint import Basis, Joint, Predicted, Whitening
 from gpssm.filters.sensitivity import Sensitivity
 from gpssm.gp.kernels import RBF
 from gpssm.methods import trial
-from gpssm.methods.online import OnlineStateSpace, Units, ascend
+from gpssm.methods.online import OnlineStateSpace, Units, ascend, running_spread
 from gpssm.methods.trial import Beginning, Trial, beginnings, leading
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.stream import Info
@@ -64,6 +64,8 @@ class RGPSSMState(eqx.Module):
     sensitivity: Sensitivity
     count: Float[Array, ""]
     rejected: Float[Array, ""]
+    spread: tuple[Float[Array, " dx"], Float[Array, " dx"]]
+    """Running mean and variance of the states."""
     limits: tuple[RGPSSMHyper, RGPSSMHyper]
     emission: LinearEmission | FunctionEmission
     points: Float[Array, "n dx"]
@@ -128,6 +130,7 @@ class RGPSSM(OnlineStateSpace):
             sensitivity=sensitivity.nothing(dx, len(steps), len(hyper.obs_noise)),
             count=jnp.zeros(()),
             rejected=jnp.zeros(()),
+            spread=(shift[:dx], scale[:dx] ** 2),
             limits=(lowest, highest),
             emission=jax.tree.map(jnp.asarray, units.emission),
             points=jnp.asarray(joint.members(2 * dx + 2, dx)),
@@ -144,7 +147,8 @@ class RGPSSM(OnlineStateSpace):
         """Each path has its own draw of the state and of f."""
         of: RGPSSMState = leading(state)
         amplitude, process_noise = jnp.exp(of.hyper.amplitude), jnp.exp(of.hyper.process_noise)
-        model = joint.Model(of.basis, of.kernel, amplitude, process_noise, of.emission, jnp.exp(of.hyper.obs_noise))
+        obs_noise = jnp.exp(of.hyper.obs_noise)
+        model = joint.Model(of.basis, of.kernel, amplitude, process_noise, of.emission, obs_noise, of.spread)
         return joint.sample_paths(key, of.joint, model, inputs, num_paths)
 
     @staticmethod
@@ -196,7 +200,7 @@ def _step(key: Array, state: RGPSSMState, y: Float[Array, " dy"], u: Float[Array
     moved = jax.tree.map(jnp.clip, moved, *state.limits)
     updated = jax.lax.cond(at_kernel, lambda: _with_prior(updated, basis, hyper, moved, rows), lambda: updated)
     new = eqx.tree_at(
-        lambda s: (s.joint, s.basis, s.hyper, s.moments, s.sensitivity, s.count, s.rejected),
+        lambda s: (s.joint, s.basis, s.hyper, s.moments, s.sensitivity, s.count, s.rejected, s.spread),
         state,
         (
             updated,
@@ -206,6 +210,7 @@ def _step(key: Array, state: RGPSSMState, y: Float[Array, " dy"], u: Float[Array
             sensitivity.update(carried, trusted, update),
             state.count + jnp.where(anything, 1.0, 0.0),
             doubt.rejected,
+            running_spread(state.spread, updated.mean[:dx], state.count, anything),
         ),
     )
     variance = jnp.sum((seen.matrix @ predicted.cov) * seen.matrix, axis=1) + seen.variance

@@ -28,6 +28,7 @@ from jaxtyping import Array, Float
 from gpssm.linalg import solve_lower
 from gpssm.methods import start
 from gpssm.methods.base import GPMethod, Learner
+from gpssm.methods.contraction import contracted
 from gpssm.methods.prssm import SAMPLED
 from gpssm.methods.unrolled import by_time, expected_log_density, noise_by_time, unroll
 from gpssm.models.emission import LinearEmission
@@ -71,10 +72,10 @@ class AmortisedGates(eqx.Module):
 
 
 def elbo(
-    learner: Learner, carry: Float[Array, "b n dx"], windows: Windows, key: Array, settings: None
+    learner: Learner, carry: Float[Array, "b n dx"], windows: Windows, key: Array, contract: bool
 ) -> tuple[Float[Array, ""], tuple[Float[Array, "b n dx"], dict[str, Array]]]:
     """The bound, from as many trajectories as `carry` has members in every window."""
-    model, initial = learner.model, learner.model.initial_state
+    model, initial = contracted(learner.model) if contract else learner.model, learner.model.initial_state
     key_u, key_x0, key_noise = jax.random.split(key, 3)
     first = initial.members(jax.random.normal(key_x0, (len(initial.mean), *carry.shape[1:]), carry.dtype))
     starts = jnp.where((windows.left < 0)[:, None, None], first[windows.sequence], carry)
@@ -164,6 +165,17 @@ class VCDT(GPMethod):
         reader = BidirectionalGRU.start(key_reader, read, _WIDTH)
         head = Dense.start(key_head, 2 * _WIDTH, dx * dx + 2 * dx, scale=0.01)
         return Learner(begun.model, AmortisedGates(reader, head, *gates)), carry
+
+    def settings(self, begun: start.Start, hidden: bool) -> bool:
+        """Whether the linear mean function is kept a contraction. A network repeats the mistakes of f at every time
+        step alike, and corrects them: on one series all starts ended with unstable models.
+        """
+        return hidden and self.amortised and self.mean == "linear"
+
+    def finished(self, learner: Learner, hidden: bool) -> Learner:
+        """What was trained as a contraction is returned as one."""
+        contract = hidden and self.amortised and self.mean == "linear"
+        return Learner(contracted(learner.model), learner.states) if contract else learner
 
     def default_restarts(self, hidden: bool) -> int:
         return 3 if hidden else 1

@@ -36,23 +36,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpssm.gp.means import Linear
-from gpssm.interruption import Interruption
 from gpssm.methods import start
-from gpssm.methods.base import GPMethod, Learner, Path
+from gpssm.methods.base import GPMethod, Learner
+from gpssm.methods.contraction import contracted
 from gpssm.methods.training import Objective
 from gpssm.methods.unrolled import by_time, expected_log_density
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, InitialState
 from gpssm.networks import BidirectionalGRU, Dense, readable, readable_width
 from gpssm.parameters import Leaf, parameter
-from gpssm.progress import Watch
 from gpssm.windows import Windows
 
 _CONTEXT = 10  # samples of either neighbour that the network reads
 _DECAY = 0.5  # of what is not seen
 _SPREAD = 0.3  # of q(x_t | x_{t-1}), standardised
-_MAX_NORM = 0.995  # of a linear mean function that is kept a contraction
 _HEAD = 0.1  # of the network's first corrections
 
 
@@ -234,17 +231,6 @@ def _step_divergences(
     return 0.5 * jnp.sum(squares / q - 1.0 + jnp.log(q) - 2.0 * log_chol, axis=-1)
 
 
-def contracted(model: GPSSM) -> GPSSM:
-    """The model with `A <- A min(1, max_norm / |A|_2)` in its linear mean function, if it has one."""
-    mean = model.transition.mean
-    if not isinstance(mean, Linear):
-        return model
-    dx, weight = model.state_dim, jnp.asarray(mean.weight)
-    norm = jnp.sqrt(jnp.linalg.eigvalsh(weight[:, :dx] @ weight[:, :dx].T)[-1])
-    factors = jnp.where(jnp.arange(weight.shape[1]) < dx, jnp.minimum(1.0, _MAX_NORM / norm), 1.0)
-    return eqx.tree_at(lambda m: m.transition.mean.weight, model, weight * factors)
-
-
 def read_terms(learner: Learner, windows: Windows, key: Array, num_samples: int, contract: bool) -> Terms:
     """The terms of the bound with the chain that the network reads."""
     model = contracted(learner.model) if contract else learner.model
@@ -282,20 +268,9 @@ class VGPSSM(GPMethod):
     def settings(self, begun: start.Start, hidden: bool) -> Any:
         return Settings(self.num_samples, self._contracts(hidden))
 
-    def learn(
-        self,
-        begun: start.Start,
-        windows: Windows,
-        key: Array,
-        interruption: Interruption,
-        watch: Watch | None,
-        label: str,
-    ) -> Path:
-        """As everywhere; what was trained as a contraction is returned as one."""
-        path = super().learn(begun, windows, key, interruption, watch, label)
-        if not self._contracts(self.state_dim > windows.outputs.shape[-1]):
-            return path
-        return path._replace(learner=Learner(contracted(path.learner.model), path.learner.states))
+    def finished(self, learner: Learner, hidden: bool) -> Learner:
+        """What was trained as a contraction is returned as one."""
+        return Learner(contracted(learner.model), learner.states) if self._contracts(hidden) else learner
 
     def _contracts(self, hidden: bool) -> bool:
         return hidden and self.mean == "linear"
