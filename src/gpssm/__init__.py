@@ -17,6 +17,7 @@ _EXPORTS = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values
     "Stream": "gpssm.stream",
     "LinearPosterior": "gpssm.linear_posterior",
     "load": "gpssm.serialization",
+    "sweep": "gpssm.reproduction.sweep",
     "RBF": "gpssm.gp.kernels",
     "Matern32": "gpssm.gp.kernels",
     "Matern52": "gpssm.gp.kernels",
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from gpssm.methods.training_mean import TrainingMean as TrainingMean
     from gpssm.models.emission import LinearEmission as LinearEmission
     from gpssm.posterior import Posterior as Posterior
+    from gpssm.reproduction.sweep import sweep as sweep
     from gpssm.serialization import load as load
     from gpssm.stream import Stream as Stream
 

@@ -11,7 +11,6 @@ import importlib
 import io
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from gpssm.atomic import write_atomically as write_atomically
 from gpssm.errors import InvalidInput
 from gpssm.methods.registry import ONLINE
 
@@ -74,35 +74,6 @@ def write(path: str | os.PathLike[str], value: Any) -> None:
     if not target.parent.is_dir():
         raise FileNotFoundError(f"path: the directory {str(target.parent)!r} does not exist; create it first.")
     write_atomically(target, json.dumps(header).encode() + b"\n" + payload)
-
-
-def write_atomically(target: Path, data: bytes) -> None:
-    """Replace `target` by `data`, or leave everything as it was."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        # mkstemp makes private files; a model gets the permissions any other new file would.
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
-        Path(name).replace(target)
-        _sync(target.parent)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _sync(directory: Path) -> None:
-    """Have the new name on disk, too: what a file holds survives a power cut before how it is called does."""
-    if os.name == "posix":  # elsewhere a directory cannot be opened
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def load(path: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any]] | None = None) -> Any:

@@ -361,5 +361,70 @@ def sysid(
     run(dataset, method, online, seeds, missing, json_, out)
 
 
+Directory = Annotated[Path, typer.Argument(help="Where `gpssm reproduce all` works.", show_default=False)]
+
+
+@reproduce.command("all")
+def all_(
+    out: Annotated[
+        Path, typer.Option("--out", help="Directory for results and report; fits found there are not repeated.")
+    ] = Path("results/paper"),
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of repetitions; by default 3 to 20, as each table needs.")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="PARTS", help="Parts like kink or sysid:EnVI, with commas between them.")
+    ] = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="One seed, fewer methods and data: a quarter of an hour on two cores.")
+    ] = False,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="How many fits at once on this machine; one per core by default.")
+    ] = None,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Run on the Dask cluster of this scheduler instead.")
+    ] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try failed fits again.")] = False,
+    json_: AsJson = False,
+) -> None:
+    """Every table and figure of the paper, with every method, and a report. Stop it and start it as you like.
+
+    `gpssm reproduce status` tells from another terminal how far it is.
+    """
+    from gpssm.cli.reproduce import run
+
+    run(out, seeds, only, fast, processes, dask, retry_failed, json_)
+
+
+@reproduce.command()
+def status(directory: Directory, json_: AsJson = False) -> None:
+    """How many fits of `gpssm reproduce all` are done, running and failed, and the time left."""
+    from gpssm.cli.reproduce import status
+
+    status(directory, json_)
+
+
+@reproduce.command()
+def report(directory: Directory, json_: AsJson = False) -> None:
+    """Write the report of `gpssm reproduce all` anew, from the results that there are."""
+    from gpssm.cli.reproduce import report
+
+    report(directory, json_)
+
+
+@reproduce.command()
+def readme(
+    directory: Directory,
+    write: Annotated[Path, typer.Option(help="File with the two markers.", exists=True, dir_okay=False)],
+) -> None:
+    """Put the brief tables of a report between two lines of a file.
+
+    The lines are `<!-- results: begin -->` and `<!-- results: end -->`.
+    """
+    from gpssm.cli.reproduce import readme
+
+    readme(directory, write)
+
+
 if __name__ == "__main__":
     main()

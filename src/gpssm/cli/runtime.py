@@ -5,6 +5,9 @@ import os
 import platform
 from pathlib import Path
 
+cores: tuple[int, ...] = ()
+"""What this process could use before it was pinned, for processes that it starts."""
+
 
 def prepare() -> None:
     """Pin this process to one core and keep compiled programs between runs."""
@@ -20,8 +23,10 @@ def prepare() -> None:
 def _pin() -> None:
     """XLA's thread pool on shared cores can be a hundred times slower than one core alone."""
     if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
+        global cores
+        available = sorted(os.sched_getaffinity(0))
+        cores = cores or tuple(available)
+        os.sched_setaffinity(0, {available[os.getpid() % len(available)]})
 
 
 def _cache_directory() -> Path | None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -97,16 +97,27 @@ def _kalman(data: Car, seed: int, watch: Watch) -> tuple[NDArray, NDArray]:
     return np.asarray(filtered.mean), np.sqrt(np.diagonal(filtered.cov, axis1=1, axis2=2))
 
 
-def _envi(known: bool, data: Car, seed: int, watch: Watch) -> tuple[NDArray, NDArray]:
+def build(method: str, emission: NDArray) -> Any:
+    """The method as it is compared; None where nothing is learned."""
+    kind, _, known = method.partition(", ")
+    obs_noise = OBS_NOISE if known else None
+    if kind == "OEnVI":
+        return OEnVI(4, NUM_INDUCING, emission=emission, obs_noise=obs_noise)
+    if kind == "EnVI":
+        # Gradients through 120 steps of a linear system are tame, and no window starts from a guess. A hundred
+        # samples in four dimensions cannot place inducing inputs or tell length scales: learned, they make the
+        # variance of f between inducing inputs follow the noise of single samples.
+        return EnVI(
+            4, NUM_INDUCING, kernel=RBF(4.0, 0.01), emission=emission, update="sqrt", window=TRAINING,
+            obs_noise=obs_noise,
+            fixed=("inducing_inputs", "lengthscale", *(("obs_noise",) if known else ())),
+        )  # fmt: skip
+    return None
+
+
+def _envi(name: str, data: Car, seed: int, watch: Watch) -> tuple[NDArray, NDArray]:
     outputs = data.series.outputs
-    # Gradients through 120 steps of a linear system are tame, and no window starts from a guess. A hundred
-    # samples in four dimensions cannot place inducing inputs or tell length scales: learned, they make the
-    # variance of f between inducing inputs follow the noise of single samples.
-    method = EnVI(
-        4, NUM_INDUCING, kernel=RBF(4.0, 0.01), emission=data.emission, update="sqrt", window=TRAINING,
-        obs_noise=OBS_NOISE if known else None,
-        fixed=("inducing_inputs", "lengthscale", *(("obs_noise",) if known else ())),
-    )  # fmt: skip
+    method: EnVI = build(name, data.emission)
     parts = [
         method.fit(outputs[:length], seed=seed, progress=watch or False).filter(outputs[:length], seed=seed)
         for length in (TRAINING, LENGTH)
@@ -116,9 +127,8 @@ def _envi(known: bool, data: Car, seed: int, watch: Watch) -> tuple[NDArray, NDA
     return mean, std
 
 
-def _oenvi(known: bool, data: Car, seed: int, watch: Watch) -> tuple[NDArray, NDArray]:
-    obs_noise = OBS_NOISE if known else None
-    stream = OEnVI(4, NUM_INDUCING, emission=data.emission, obs_noise=obs_noise).start(seed=seed)
+def _oenvi(name: str, data: Car, seed: int, watch: Watch) -> tuple[NDArray, NDArray]:
+    stream = build(name, data.emission).start(seed=seed)
     estimates = [stream.learn_one(y) for y in data.series.outputs]
     return np.array([e.state_mean for e in estimates]), np.array([e.state_std for e in estimates])
 
@@ -130,10 +140,10 @@ def _baseline(data: Car, seed: int, watch: Watch) -> tuple[NDArray, NDArray]:
 
 METHODS: dict[str, Callable[[Car, int, Watch], tuple[NDArray, NDArray]]] = {
     "KF": _kalman,
-    "EnVI": partial(_envi, False),
-    "EnVI, R known": partial(_envi, True),
-    "OEnVI": partial(_oenvi, False),
-    "OEnVI, R known": partial(_oenvi, True),
+    "EnVI": partial(_envi, "EnVI"),
+    "EnVI, R known": partial(_envi, "EnVI, R known"),
+    "OEnVI": partial(_oenvi, "OEnVI"),
+    "OEnVI, R known": partial(_oenvi, "OEnVI, R known"),
     "baseline": _baseline,
 }
 

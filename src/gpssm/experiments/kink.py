@@ -65,14 +65,22 @@ def known_emission(obs_noise: float) -> dict[str, Any]:
     return {"obs_noise": obs_noise, "fixed": ("obs_noise",)}
 
 
-def learn(method: str, outputs: np.ndarray, obs_noise: float, seed: int, watch: Watch) -> Posterior:
-    """Fit a method by its name."""
+def build(method: str, obs_noise: float) -> Any:
+    """The method as it is compared: with its defaults."""
     known = known_emission(obs_noise)
     if method == "EnVI (paper)":
-        return EnVI.paper(1, NUM_INDUCING, **known).fit(outputs, seed=seed, progress=watch)
-    fitted: Posterior = registry.build(method, state_dim=1, num_inducing=NUM_INDUCING, **known).fit(
-        outputs, seed=seed, progress=watch
-    )
+        return EnVI.paper(1, NUM_INDUCING, **known)
+    return registry.build(method, state_dim=1, num_inducing=NUM_INDUCING, **known)
+
+
+def build_online(method: str, obs_noise: float) -> Any:
+    """As `build`, for a method that sees every sample once."""
+    return registry.build_online(method, state_dim=1, num_inducing=NUM_INDUCING, obs_noise=obs_noise)
+
+
+def learn(method: str, outputs: np.ndarray, obs_noise: float, seed: int, watch: Watch) -> Posterior:
+    """Fit a method by its name."""
+    fitted: Posterior = build(method, obs_noise).fit(outputs, seed=seed, progress=watch)
     return fitted
 
 
@@ -150,8 +158,7 @@ def learn_live(
 ) -> tuple[Stream, Score]:
     """As `fit`, with every sample seen once; the seconds are CPU time without compilation."""
     data = kink(length, PROCESS_NOISE[setting], obs_noise, seed)
-    online = registry.build_online(method, state_dim=1, num_inducing=NUM_INDUCING, obs_noise=obs_noise)
-    stream: Stream = online.start(seed=seed)
+    stream: Stream = build_online(method, obs_noise).start(seed=seed)
     _, milliseconds = learn_once(stream, data.outputs)
     return stream, score(stream, float(stream.process_noise[0]), seed, length, 1e-3 * milliseconds * length, 0.0)
 

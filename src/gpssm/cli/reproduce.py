@@ -1,0 +1,122 @@
+"""`gpssm reproduce all`, `status`, `report` and `readme`: the whole paper, how far it is, and what came out."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn
+
+from gpssm.atomic import write_atomically
+from gpssm.cli.output import print_json, print_line
+from gpssm.errors import InvalidInput
+from gpssm.reproduction.store import Status, Store
+
+
+def run(
+    out: Path,
+    seeds: int | None,
+    only: str | None,
+    fast: bool,
+    processes: int | None,
+    dask: str | None,
+    retry_failed: bool,
+    as_json: bool,
+) -> None:
+    """Do what is missing, then write the report."""
+    from gpssm.reproduction import cluster, pool, report
+    from gpssm.reproduction.plan import plan
+    from gpssm.reproduction.run import run as run_plan
+
+    if dask is not None and processes is not None:
+        raise InvalidInput("processes: how many there are is up to the cluster; leave out --processes or --dask.")
+    jobs = plan(seeds, only, fast)
+    store = Store(out)
+    store.begin(jobs, fast)
+    runner = partial(pool.run, processes=processes) if dask is None else partial(cluster.run, dask)
+    with _shown() as watch:
+        run_plan(store, jobs, runner, retry_failed, watch)
+        written = report.write(store)
+    _tell(store.status(), written, as_json)
+
+
+def status(directory: Path, as_json: bool) -> None:
+    """How far a run is, from its files."""
+    found = Store(directory).status()
+    if as_json:
+        print_json(asdict(found))
+        return
+    print_line(describe(found) if found.alive else f"{describe(found)}; nobody is at work")
+    for label, seconds in found.running.items():
+        print_line(f"  {label}, {_duration(seconds)}")
+
+
+def report(directory: Path, as_json: bool) -> None:
+    """Write the report anew."""
+    from gpssm.reproduction.report import write
+
+    store = Store(directory)
+    store.plan()  # says what is wrong with the directory, if anything is
+    _tell(store.status(), write(store), as_json)
+
+
+def readme(directory: Path, target: Path) -> None:
+    """Put the tables of the report between the markers of a file."""
+    from gpssm.reproduction.report import readme as with_tables
+
+    write_atomically(target, with_tables(Store(directory), target.read_text()).encode())
+
+
+def describe(found: Status) -> str:
+    """One line."""
+    parts = [f"{found.done} of {found.total} done"]
+    if found.failed:
+        parts.append(f"{found.failed} failed")
+    if found.running:
+        parts.append(f"{len(found.running)} running")
+    if found.seconds_left is not None:
+        parts.append(f"about {_duration(found.seconds_left)} left")
+    return ", ".join(parts)
+
+
+def _tell(found: Status, written: Path, as_json: bool) -> None:
+    counts = {"total": found.total, "done": found.done, "failed": found.failed}
+    if as_json:
+        print_json(counts | {"report": str(written)})
+        return
+    print_line(describe(found))
+    print_line(f"report: {written}")
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{seconds:.0f} s" if seconds < 90 else f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[[Status], None]]:
+    """A bar on a terminal; elsewhere a line whenever something was finished."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        finished = -1
+
+        def tell(found: Status) -> None:
+            nonlocal finished
+            if found.done + found.failed != finished:
+                finished = found.done + found.failed
+                console.print(describe(found), highlight=False, soft_wrap=True)
+
+        yield tell
+        return
+    with Progress(BarColumn(bar_width=30), TextColumn("{task.description}"), console=console) as bar:
+        line = bar.add_task("starting", total=None)
+
+        def draw(found: Status) -> None:
+            running = "".join(f"\n  {label}, {_duration(seconds)}" for label, seconds in found.running.items())
+            text = escape(describe(found) + running)
+            bar.update(line, total=found.total, completed=found.done + found.failed, description=text)
+
+        yield draw

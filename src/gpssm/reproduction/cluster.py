@@ -1,0 +1,92 @@
+"""The same jobs on a Dask cluster. A worker that dies there loses nothing: the scheduler gives its job to another."""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpssm.errors import InvalidInput
+from gpssm.reproduction.pool import Event
+
+_held: list[Any] = []
+
+
+def run(
+    address: str, function: Callable[[Any], Any], jobs: Sequence[Any], patience: float = 1.0, poll: float = 0.1
+) -> Iterator[Event]:
+    """As `pool.run`, on the workers of the scheduler at `address`."""
+    try:
+        from distributed import Client
+    except ModuleNotFoundError:
+        raise InvalidInput("dask: the package is not installed here; pip install 'gpssm[dask]'.") from None
+    try:
+        client = Client(address, timeout=10)
+    except (OSError, ValueError) as error:
+        raise InvalidInput(
+            f"dask: there is no scheduler at {address!r} ({error}); start one with `dask scheduler`."
+        ) from None
+    with client:
+        crowded = [worker for worker, threads in client.nthreads().items() if threads > 1]
+        if crowded:
+            raise InvalidInput(
+                f"dask: {crowded[0]} has several threads; start workers with `dask worker --nthreads 1`."
+            )
+        call = partial(_call, function)
+        futures = {
+            place: client.submit(call, job, pure=False, priority=len(jobs) - place) for place, job in enumerate(jobs)
+        }
+        places = {future.key: place for place, future in futures.items()}
+        begun: set[int] = set()
+        quiet = looked = time.monotonic()
+        while futures:
+            for place in [place for place, future in futures.items() if future.done()]:
+                future = futures.pop(place)
+                quiet = time.monotonic()
+                if future.status == "error" and _is_lost(future.exception()):
+                    yield Event("lost", place, str(future.exception()))
+                else:
+                    yield Event("done", place, future.result())
+            if time.monotonic() - looked > patience:
+                looked = time.monotonic()
+                at_work = {places[key] for keys in client.processing().values() for key in keys if key in places}
+                for place in sorted((at_work & set(futures)) - begun):
+                    begun.add(place)
+                    yield Event("begun", place)
+            if time.monotonic() - quiet > patience:
+                quiet = time.monotonic()
+                yield Event("waiting")
+            time.sleep(poll)
+
+
+def _is_lost(error: BaseException) -> bool:
+    from distributed.scheduler import KilledWorker
+
+    return isinstance(error, KilledWorker)
+
+
+def _call(function: Callable[[Any], Any], job: Any) -> Any:
+    _settle()
+    return function(job)
+
+
+def _settle() -> None:
+    """Pin a worker, at its first job, to a core that no other worker of this machine has taken."""
+    if _held or not hasattr(os, "sched_setaffinity"):
+        return
+    import fcntl
+
+    from gpssm.cli import runtime
+
+    for core in sorted(os.sched_getaffinity(0)):
+        try:
+            file = (Path(tempfile.gettempdir()) / f"gpssm-core-{core}").open("w")
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends
+        except OSError:
+            continue
+        _held.append(file)
+        os.sched_setaffinity(0, {core})
+        break
+    runtime.prepare()

@@ -1,0 +1,64 @@
+"""One job, in the process of a worker: everything that is to be known of it comes back as one record."""
+
+import os
+import platform
+import socket
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+from gpssm.reproduction.plan import Job, chapter, versions
+
+
+def perform(job: Job) -> dict[str, Any]:
+    """Run it. What goes wrong is part of the record, and stops nobody else."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    result, error, log = None, None, ""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            if versions() != job.versions:
+                raise RuntimeError(f"this worker has {versions()}, the plan {job.versions}; install the same.")
+            result = chapter(job.module).run(job.task)
+        except Exception as problem:
+            error, log = f"{type(problem).__name__}: {problem}", traceback.format_exc()
+    log = "".join([*(f"{w.category.__name__}: {w.message}\n" for w in caught), log])
+    return record(job, result, error, log, time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def record(
+    job: Job, result: dict[str, Any] | None, error: str | None, log: str, seconds: float, cpu_seconds: float
+) -> dict[str, Any]:
+    """What is stored of a job."""
+    task = job.as_dict()["task"]
+    return {
+        "task": task,
+        "configuration": job.configuration,
+        "versions": job.versions | {"python": platform.python_version()},
+        "machine": machine(),
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+        "result": result,
+        "error": error,
+        "log": log,
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Where this is."""
+    return {
+        "host": socket.gethostname(),
+        "system": platform.platform(),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+    }
+
+
+def processor() -> str:
+    """The name that the processor gives itself."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
