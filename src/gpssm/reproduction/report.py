@@ -75,6 +75,8 @@ def _about(found: Found, fast: bool, chapters: Sequence[Chapter]) -> Section:
         f"What was run: {counts} Every number leads to the file of its fit, or to the directory with those of all "
         "seeds; a file holds the settings, the seed, the versions, the seconds and the result.",
         VERDICTS,
+        "Where the text of the paper, its formulas and its released code differ, what was done and why is said above "
+        "each table, and in docs/errata.md.",
     ]
     if fast:
         left_out = "; ".join(chapter_.LEFT_OUT for chapter_ in chapters)
@@ -84,7 +86,13 @@ def _about(found: Found, fast: bool, chapters: Sequence[Chapter]) -> Section:
         if record is not None:
             costs.setdefault(job.task.experiment, []).append(record["cpu_seconds"])
     rows = tuple(
-        (entry(name), entry(str(len(own))), entry(f"{sum(own) / len(own):.1f}"), entry(f"{sum(own) / 3600:.2f}"))
+        (
+            entry(name),
+            *(
+                entry(text_, f"results/{name}/")
+                for text_ in (str(len(own)), f"{sum(own) / len(own):.1f}", f"{sum(own) / 3600:.2f}")
+            ),
+        )
         for name, own in costs.items()
     )
     cost = Table("Cost", ("experiment", "fits", "CPU seconds a fit, compilation included", "CPU hours"), rows)

@@ -1,0 +1,69 @@
+"""The command line with a paper of its own, without JAX: `python tests/fake_paper.py reproduce all ...`.
+
+Its one chapter has fits that take FAKE_SECONDS, one that always fails and one that kills its process. Every fit leaves
+a line in the file that FAKE_LOG names; those that come after the first FAKE_STUCK of them do not end.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpssm.reproduction import plan
+from gpssm.reproduction.numbers import files, mean, number
+from gpssm.reproduction.pages import Section, Table, entry
+from gpssm.reproduction.plan import Cell, Group, Task
+
+SEEDS = 4
+LEFT_OUT = "fake: nothing"
+METHODS = ("plain", "other", "failing", "fatal")
+
+
+def cells(fast: bool) -> list[Cell]:
+    return [Cell(method, "data", "") for method in METHODS]
+
+
+def configuration(task: Task) -> str:
+    return os.environ.get("FAKE_CONFIGURATION", "as ever")
+
+
+def cost(task: Task) -> float:
+    return {"fatal": 3.0, "failing": 2.0}.get(task.method, 1.0)
+
+
+def run(task: Task) -> dict[str, Any]:
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    path = Path(os.environ["FAKE_LOG"])
+    with path.open("a") as log:
+        log.write(f"{task.method} {task.seed} {os.getpid()} {cores}\n")
+    time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
+    if "FAKE_STUCK" in os.environ and len(path.read_text().splitlines()) > int(os.environ["FAKE_STUCK"]):
+        time.sleep(600)
+    if task.method == "failing" and "FAKE_REPAIRED" not in os.environ:
+        raise ValueError(f"seed {task.seed} is not to my liking")
+    if task.method == "fatal" and task.seed == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"score": value(task.method, task.seed)}
+
+
+def value(method: str, seed: int) -> float:
+    return METHODS.index(method) + 0.1 * seed
+
+
+def section(groups: Sequence[Group]) -> Section:
+    rows = tuple((entry(g.method), number(g, mean(g.values("score")), 6), files(g)) for g in groups)
+    return Section("Fake", (), (Table("Fake", ("method", "score", "results by seed"), rows, brief=True),))
+
+
+def main() -> None:
+    from gpssm.cli.main import main
+
+    plan.CHAPTERS.clear()
+    plan.CHAPTERS["fake"] = "fake_paper"
+    main()
+
+
+if __name__ == "__main__":
+    main()
