@@ -45,10 +45,12 @@ def run(
             for place in [place for place, future in futures.items() if future.done()]:
                 future = futures.pop(place)
                 quiet = time.monotonic()
-                if future.status == "error" and _is_lost(future.exception()):
-                    yield Event("lost", place, str(future.exception()))
-                else:
+                if future.status == "finished":
                     yield Event("done", place, future.result())
+                elif future.status == "error":  # its worker has died several times over it, or cannot run it at all
+                    yield Event("lost", place, f"{type(future.exception()).__name__}: {future.exception()}")
+                else:
+                    raise InvalidInput(f"dask: the scheduler at {address!r} has gone; start it, and this again.")
             if time.monotonic() - looked > patience:
                 looked = time.monotonic()
                 at_work = {places[key] for keys in client.processing().values() for key in keys if key in places}
@@ -59,12 +61,6 @@ def run(
                 quiet = time.monotonic()
                 yield Event("waiting")
             time.sleep(poll)
-
-
-def _is_lost(error: BaseException) -> bool:
-    from distributed.scheduler import KilledWorker
-
-    return isinstance(error, KilledWorker)
 
 
 def _call(function: Callable[[Any], Any], job: Any) -> Any:

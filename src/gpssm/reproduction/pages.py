@@ -90,7 +90,8 @@ a { color: var(--link); text-decoration: none; } a:hover { text-decoration: unde
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: 13px; margin: .5em 0; }
 caption { text-align: left; font-weight: 600; padding: .5em 0; }
 th, td { border-bottom: 1px solid var(--faint); padding: .2em .7em; text-align: left; white-space: nowrap; }
-td { font-variant-numeric: tabular-nums; } figure { margin: 1.5em 0; }
+td { font-variant-numeric: tabular-nums; } td:last-child { white-space: normal; min-width: 6em; }
+figure { margin: 1.5em 0; }
 img { max-width: 100%; background: #fff; border-radius: 4px; } figcaption, .note { font-size: 13px; opacity: .8; }
 """
 

@@ -106,7 +106,8 @@ class _Worker:
                     "a worker could not start; in a script, call from under `if __name__ == '__main__':`, since every "
                     "worker imports the script."
                 ) from None
-            return Event("lost", place, f"its process ended with code {self.process.exitcode}{_reason(self.process)}")
+            reason = ": killed, perhaps for want of memory" if self.process.exitcode == -9 else ""
+            return Event("lost", place, f"its process ended with code {self.process.exitcode}{reason}")
         if answer is None:
             self.started = True
             return Event("waiting")
@@ -121,10 +122,6 @@ class _Worker:
         self.process.kill()
         self.process.join()
         self.pipe.close()
-
-
-def _reason(process: Any) -> str:
-    return ": killed, perhaps for want of memory" if process.exitcode == -signal.SIGKILL else ""
 
 
 def _work(pipe: Connection, function: Callable[[Any], Any], core: int | None) -> None:
