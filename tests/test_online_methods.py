@@ -17,7 +17,7 @@ from gpssm.precision import double_precision
 from gpssm.stream import Estimate, Stream
 
 NDArray = np.ndarray
-TRIAL = 30
+TRIAL = 30  # where there is one; each of its two phases is compiled
 
 
 @pytest.fixture(scope="module", params=list(registry.ONLINE))
@@ -31,7 +31,7 @@ def data() -> NDArray:
 
 
 def start(name: str, state_dim: int = 1, seed: int = 0, **choices: Any) -> Stream:
-    small = {"num_inducing": 8, "num_members": 10, "trial": TRIAL}
+    small = {"num_inducing": 8, "num_members": 10, "num_particles": 30, "trial": 0}
     stream: Stream = registry.build_online(name, state_dim=state_dim, **small | choices).start(seed=seed)
     return stream
 
@@ -67,8 +67,8 @@ def rms(values: Any) -> float:
 
 
 def test_predictions_are_made_before_the_sample_is_seen(name: str, data: NDArray) -> None:
-    """Whatever y is, the prediction of it is the same; during the warm-up, the trial and after."""
-    for length in (5, 25, 60):
+    """Whatever y is, the prediction of it is the same; during the warm-up and after."""
+    for length in (5, 60):
         one, other = start(name), start(name)
         learn(one, data[:length])
         learn(other, data[:length])
@@ -89,7 +89,7 @@ def test_units_are_the_users(name: str, data: NDArray) -> None:
 def test_resumes_bit_for_bit(name: str, data: NDArray, tmp_path: Path) -> None:
     """From the warm-up, the trial and after it."""
     for length in (4, 25, 60):
-        stream = start(name, seed=5)
+        stream = start(name, seed=5, trial=TRIAL)
         learn(stream, data[:length])
         stream.position = "17-4"
         stream.save(tmp_path / "stream.gpssm")
@@ -98,7 +98,7 @@ def test_resumes_bit_for_bit(name: str, data: NDArray, tmp_path: Path) -> None:
         assert (resumed.count, resumed.position) == (length, "17-4")
         for y in data[length : length + 40]:
             assert same(stream.learn_one(y), resumed.learn_one(y))
-        assert np.array_equal(stream.forecast(4).samples, resumed.forecast(4).samples)
+    assert np.array_equal(stream.forecast(4).samples, resumed.forecast(4).samples)
 
 
 def test_missing_samples(name: str) -> None:
@@ -143,11 +143,11 @@ def test_a_constant_stretch_is_survived(name: str, data: NDArray) -> None:
 
 
 def test_the_state_does_not_grow(name: str, data: NDArray) -> None:
-    """Constant memory: after the trial the state has always the same shapes."""
+    """Constant memory: the state has always the same shapes."""
     stream = start(name)
-    learn(stream, data[: TRIAL + 1])
+    learn(stream, data[:12])
     before = [np.shape(leaf) for leaf in jax.tree.leaves(stream.state)]
-    learn(stream, data[TRIAL + 1 :])
+    learn(stream, data[12:])
     assert [np.shape(leaf) for leaf in jax.tree.leaves(stream.state)] == before
     assert not stream.early
 

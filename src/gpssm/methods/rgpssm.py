@@ -36,8 +36,9 @@ from gpssm.stream import Info
 
 NDArray = np.ndarray
 
-_NOVEL = 1e-2  # share of the kernel's variance that is worth an inducing input
+_NOVEL = 0.1  # share of the kernel's variance that is worth an inducing input
 _KERNEL_EVERY = 5  # samples between two steps of the kernel's parameters
+_RAISED = 1.0  # that the logarithms of Q and the amplitude grow by when the state has jumped
 _HALF = 1000.0  # samples after which the rates fall like one over the root of their number
 
 
@@ -197,8 +198,12 @@ def _step(key: Array, state: RGPSSMState, y: Float[Array, " dy"], u: Float[Array
     moved, moments = ascend(
         hyper, gradient, state.moments, clock, RGPSSMHyper(*map(jnp.asarray, _RATES)), active, decay
     )
+    # The system is not what it was: steps of the old size would take thousands of samples.
+    jumped = doubt.any & (doubt.rejected == 0)
+    raised = jnp.where(jumped, _RAISED, 0.0)
+    moved = moved._replace(amplitude=moved.amplitude + raised, process_noise=moved.process_noise + raised)
     moved = jax.tree.map(jnp.clip, moved, *state.limits)
-    updated = jax.lax.cond(at_kernel, lambda: _with_prior(updated, basis, hyper, moved, rows), lambda: updated)
+    updated = jax.lax.cond(at_kernel | jumped, lambda: _with_prior(updated, basis, hyper, moved, rows), lambda: updated)
     new = eqx.tree_at(
         lambda s: (s.joint, s.basis, s.hyper, s.moments, s.sensitivity, s.count, s.rejected, s.spread),
         state,
