@@ -36,10 +36,11 @@ def cost(task: Task) -> float:
 def run(task: Task) -> dict[str, Any]:
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
     path = Path(os.environ["FAKE_LOG"])
+    line = f"{task.method} {task.seed} {os.getpid()} {cores}"
     with path.open("a") as log:
-        log.write(f"{task.method} {task.seed} {os.getpid()} {cores}\n")
+        log.write(f"{line}\n")
     time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
-    if "FAKE_STUCK" in os.environ and len(path.read_text().splitlines()) > int(os.environ["FAKE_STUCK"]):
+    if path.read_text().splitlines().index(line) >= int(os.environ.get("FAKE_STUCK", "1000")):
         time.sleep(600)
     if task.method == "failing" and "FAKE_REPAIRED" not in os.environ:
         raise ValueError(f"seed {task.seed} is not to my liking")

@@ -31,14 +31,17 @@ class Paper:
 
     def __init__(self, directory: Path) -> None:
         self.out, self.log = directory / "out", directory / "log"
+        self.processes: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         command = [sys.executable, str(SCRIPT), "reproduce", "all", "--out", str(self.out), *arguments]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=os.environ | {"FAKE_LOG": str(self.log)} | environment,
             preexec_fn=lambda: os.sched_setaffinity(0, CORES),
         )  # fmt: skip
+        self.processes.append(process)
+        return process
 
     def run(self, *arguments: str, **environment: str) -> dict[str, Any]:
         process = self.start(*arguments, "--json", **environment)
@@ -68,8 +71,13 @@ class Paper:
 
 
 @pytest.fixture
-def paper(tmp_path: Path) -> Paper:
-    return Paper(tmp_path)
+def paper(tmp_path: Path) -> Iterator[Paper]:
+    made = Paper(tmp_path)
+    yield made
+    for process in made.processes:  # of a test that has failed
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
 
 
 def wait_until(true: Callable[[], bool]) -> None:
