@@ -24,12 +24,12 @@ def run(store: Store, jobs: Sequence[Job], runner: Runner, retry_failed: bool, w
     told = 0.0
     try:
         for event in runner(perform, left) if left else ():
-            job = left[event.place]
             if event.kind == "begun":
-                clock.begin(job)
+                clock.begin(left[event.place])
             elif event.kind != "waiting":
-                lost = event.kind == "lost"
+                job = left[event.place]
                 seconds = clock.end(job)
+                lost = event.kind == "lost"
                 store.write(job, record(job, None, event.value, "", seconds, 0.0) if lost else event.value)
             if event.kind != "waiting" or time.monotonic() - told > BEAT:
                 told = time.monotonic()
