@@ -46,6 +46,7 @@ METHODS = SYSTEMS | BASELINES
 # Methods that see every sample once.
 ONLINE: dict[str, Entry] = {
     "OEnVI": Entry("gpssm.methods.oenvi", "OEnVI"),
+    "RGPSSM": Entry("gpssm.methods.rgpssm", "RGPSSM"),
     "SVMC": Entry("gpssm.methods.svmc", "SVMC"),
     "VJF": Entry("gpssm.methods.vjf", "VJF"),
 }
