@@ -25,6 +25,10 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+# What is compiled for one test alone is run for the default method, and for the others with all slow tests.
+COSTLY = ["OEnVI", *(pytest.param(name, marks=pytest.mark.slow) for name in registry.ONLINE if name != "OEnVI")]
+
+
 @pytest.fixture(scope="module")
 def data() -> NDArray:
     return kink(300, 0.0025, 0.008, seed=3).outputs
@@ -101,6 +105,7 @@ def test_resumes_bit_for_bit(name: str, data: NDArray, tmp_path: Path) -> None:
     assert np.array_equal(stream.forecast(4).samples, resumed.forecast(4).samples)
 
 
+@pytest.mark.parametrize("name", COSTLY)
 def test_missing_samples(name: str) -> None:
     """A gap is a prediction that widens; whole channels and whole samples may be missing, from the start."""
     matrix = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
@@ -130,6 +135,7 @@ def test_outliers_are_survived(name: str, data: NDArray) -> None:
     assert rms(gap) < 0.3 * data.std()
 
 
+@pytest.mark.parametrize("name", COSTLY)
 def test_a_constant_stretch_is_survived(name: str, data: NDArray) -> None:
     """Ten thousand samples of it; the first ones of a stream, and later."""
     constant = np.full((10_000, 1), 0.37)
@@ -152,6 +158,7 @@ def test_the_state_does_not_grow(name: str, data: NDArray) -> None:
     assert not stream.early
 
 
+@pytest.mark.parametrize("name", COSTLY)
 def test_a_driven_system_that_was_at_rest(name: str) -> None:
     """Two past outputs and three inputs are enough to forecast a system with a dead time, also if it first was at
     rest: units of the rest are units of nothing, and the stream begins anew.
