@@ -54,6 +54,7 @@ LONGEST = (
     "test_fit",
     "test_competitors",
     "test_oenvi",
+    "test_online_methods",
     "test_posterior",
     "test_stream_redis",
     "test_cli",
