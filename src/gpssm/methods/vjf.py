@@ -48,10 +48,11 @@ _HALF = 1000.0  # samples after which the rates fall like one over the root of t
 _WIDTH = 0.25  # of a basis function at first, in spreads of the warm-up
 _NOVEL = 1.0  # distance in widths from which on a place deserves a centre of its own
 _NOVEL_AT_FIRST = 0.5  # the same while there are some left
-_WIDER = 0.02  # growth of the widths when a centre had to make room
+_WIDER = 0.012  # growth of the widths when a centre had to make room, for each dimension: more of them are emptier
 _AMPLITUDE = 2.0  # prior standard deviation of W, in steps of the state
 _FOLLOW = 0.05  # where R cannot be told from Q yet, the state follows the outputs: share of the guess to start with
 _FORGET = 1e-4  # share of the prior that comes back with every sample
+_MOST = 5.0  # standard deviations by which a sample may contradict the prediction
 _OUTLIER = 16.0  # squared innovation per channel; beyond it a sample is trusted less
 _BELIEVED = 3  # outliers in a row: then it is the system that has changed
 _RAISED = 2.0  # and process noise may grow by this (logarithm) at once
@@ -204,9 +205,10 @@ class VJF(OnlineStateSpace):
         excess = jnp.maximum(distance / jnp.maximum(jnp.sum(seen), 1) / _OUTLIER, 1.0)
         outlier = (excess > 1.0) & (state.rejected < _BELIEVED)
         jump = (excess > 1.0) & ~outlier
-        site = recognise(state, state.learned, predicted, y, c)
+        free = predicted._replace(cov=predicted.cov * jnp.where(jump, excess**2, 1.0))
+        site = recognise(state, state.learned, free, y, c)
         trusted = Site(*(part / jnp.where(outlier, excess**2, 1.0) for part in site))
-        mean, var = product(predicted.mean, predicted.cov * jnp.where(jump, excess**2, 1.0), trusted)
+        mean, var = product(free.mean, free.cov, trusted)
         weights = least_squares(state.weights, predicted, site)
         regular = jnp.any(seen) & (excess == 1.0)
         prior = _prior(scales.step, weights.mean.shape[1])
@@ -319,7 +321,10 @@ def recognise(
     share = jnp.sum(jnp.where(seen, of_channel, 0.0), axis=1) / let_through
     precision = jnp.exp(net.log_precision + log_factor) / (let_through * scales.site**2)
     pull = precision * scales.site * (net.gain @ (innovation / scales.output) + share * shift)
-    return Site(share * precision, pull)
+    known = share * precision
+    # No sample says more than this; behind a curved emission the linear path might.
+    most = _MOST * jnp.sqrt(known**2 * variance + known)
+    return Site(known, jnp.clip(pull, -most, most))
 
 
 def product(
@@ -428,7 +433,7 @@ def place(state: VJFState, c: Array) -> VJFState:
     cov = jnp.where((one[:, None] | one) & wanted, prior, weights.cov)
     index = jnp.arange(len(state.used))
     centres = jnp.where(((index == slot) & wanted)[:, None], here, learned.centres)
-    log_width = learned.log_width + jnp.where(wanted & full, _WIDER, 0.0)
+    log_width = learned.log_width + jnp.where(wanted & full, _WIDER * len(here), 0.0)
     return eqx.tree_at(
         lambda s: (s.weights, s.used, s.learned),
         state,
@@ -442,11 +447,14 @@ def place(state: VJFState, c: Array) -> VJFState:
 
 def _climb(state: VJFState, gradient: Learned, learns: Array, regular: Array) -> tuple[Learned, tuple[Array, Array]]:
     """One step of Adam, where a sample has something to say. An outlier speaks of the noises only."""
+    later = (1.0 + state.count / _HALF) ** -0.5
 
     def rate_of(name: str) -> Array:
         if name == "obs_noise" and not state.learn_obs_noise:
             return jnp.zeros(())
-        return jnp.where(learns if name.endswith("noise") else learns & regular, _RATE[name], 0.0)
+        # Noises go on to be learned. Centres do not: for ever, they run into each other while W follows behind.
+        decay = later**3 if name in ("centres", "log_width") else later
+        return jnp.where(learns if name.endswith("noise") else learns & regular, decay * _RATE[name], 0.0)
 
     values, restore = ravel_pytree(state.learned)
     sizes = [ravel_pytree(part)[0].size for part in state.learned]
@@ -459,8 +467,7 @@ def _climb(state: VJFState, gradient: Learned, learns: Array, regular: Array) ->
     v = v + active * (1 - _BETA2) * (g * g - v)
     clock = state.count + 1.0
     direction = m / (1 - _BETA1**clock) / (jnp.sqrt(v / (1 - _BETA2**clock)) + 1e-4)
-    decay = (1.0 + state.count / _HALF) ** -0.5
-    return restore(values + decay * rate * direction), (m, v)
+    return restore(values + rate * direction), (m, v)
 
 
 def _bounded(state: VJFState, learned: Learned) -> Learned:
