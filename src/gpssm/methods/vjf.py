@@ -53,6 +53,7 @@ _AMPLITUDE = 2.0  # prior standard deviation of W, in steps of the state
 _FOLLOW = 0.05  # where R cannot be told from Q yet, the state follows the outputs: share of the guess to start with
 _FORGET = 1e-4  # share of the prior that comes back with every sample
 _MOST = 5.0  # standard deviations by which a sample may contradict the prediction
+_BEYOND = 1.0  # spreads of the warm-up around all centres: no forecast goes farther
 _OUTLIER = 16.0  # squared innovation per channel; beyond it a sample is trusted less
 _BELIEVED = 3  # outliers in a row: then it is the system that has changed
 _RAISED = 2.0  # and process noise may grow by this (logarithm) at once
@@ -251,9 +252,14 @@ class VJF(OnlineStateSpace):
         weights = state.weights.mean + jnp.einsum("dfg,ndg->ndf", factor, eps)
         start = state.mean + jnp.sqrt(state.var) * jax.random.normal(key_start, (num_paths, dx), dtype)
         std = jnp.exp(0.5 * state.learned.process_noise)
+        # Beyond all centres f is a constant step for ever: paths stay where the stream has been.
+        used, centres = state.used[:, None] > 0, state.learned.centres[:, :dx]
+        low = jnp.minimum(jnp.min(jnp.where(used, centres, jnp.inf), axis=0), state.mean) - _BEYOND
+        high = jnp.maximum(jnp.max(jnp.where(used, centres, -jnp.inf), axis=0), state.mean) + _BEYOND
 
         def body(x: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
             c, own = now
+            x = jnp.clip(x, low, high)
             h = _features(state, state.learned, x, c)
             new = x[:, :k] + jnp.einsum("nf,ndf->nd", h, weights) + std * jax.random.normal(own, (num_paths, k), dtype)
             x = with_past(new, x)
