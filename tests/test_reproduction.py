@@ -283,6 +283,28 @@ def test_a_cluster_that_is_not_there(paper: Paper) -> None:
     assert process.returncode == 2 and "leave out --processes or --dask" in err
 
 
+@pytest.mark.parametrize(
+    ("said", "silence", "alive"),
+    [
+        ({}, 0.0, True),
+        ({}, 1000.0, True),  # suspended, perhaps; but there
+        ({"born": "17"}, 0.0, False),  # another process with the number of the one that wrote it
+        ({"pid": 2**22 + 1}, 0.0, False),
+        ({"host": "elsewhere"}, 10.0, True),
+        ({"host": "elsewhere"}, 100.0, False),
+    ],
+)
+def test_only_a_run_that_is_alive_is_at_work(tmp_path: Path, said: dict[str, Any], silence: float, alive: bool) -> None:
+    store = Store(tmp_path)
+    store.begin([], fast=False)
+    store.tell({"a fit": time.time()}, 5.0)
+    progress = tmp_path / "progress.json"
+    progress.write_text(json.dumps(json.loads(progress.read_text()) | said))
+    os.utime(progress, (time.time() - silence,) * 2)
+    found = store.status()
+    assert found.alive == alive and (found.seconds_left == 5.0) == alive and list(found.running) == ["a fit"] * alive
+
+
 def test_status_of_a_directory_without_a_plan(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gpssm.cli.main", "reproduce", "status", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)

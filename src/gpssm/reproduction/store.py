@@ -21,7 +21,7 @@ from gpssm.atomic import write_atomically
 from gpssm.errors import InvalidInput
 from gpssm.reproduction.plan import Job
 
-# A run says every few seconds that it is alive. Where its process cannot be looked at, this long is taken for its end.
+# A run says every few seconds that it is alive. On another machine, this long a silence is taken for its end.
 BEAT, SILENCE = 2.0, 60.0
 
 
@@ -92,7 +92,7 @@ class Store:
 
     def tell(self, running: dict[str, float], seconds_left: float | None) -> None:
         """Say what is going on: label of every running job -> when it was begun."""
-        here = {"pid": os.getpid(), "host": socket.gethostname()}
+        here = {"pid": os.getpid(), "born": _born(os.getpid()), "host": socket.gethostname()}
         self._write("progress.json", here | {"running": running, "seconds_left": seconds_left})
 
     def end(self) -> None:
@@ -121,9 +121,9 @@ class Store:
             age = time.time() - path.stat().st_mtime
         except FileNotFoundError:
             return None
-        if age > SILENCE or (found["host"] == socket.gethostname() and not _lives(found["pid"])):
-            return None
-        return found
+        if found["host"] == socket.gethostname():  # also if it is suspended, and says nothing
+            return found if _lives(found["pid"]) and _born(found["pid"]) == found["born"] else None
+        return found if age < SILENCE else None
 
     def _write(self, name: str, value: Any) -> None:
         write_atomically(self.directory / name, json.dumps(plain(value), indent=1, allow_nan=False).encode())
@@ -150,3 +150,9 @@ def _lives(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _born(pid: int) -> str:
+    """When a process was started, to tell it from a later one of the same number; empty where that is not known."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.read_text().rpartition(")")[2].split()[19] if stat.is_file() else ""
