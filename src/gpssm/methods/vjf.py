@@ -253,9 +253,10 @@ class VJF(OnlineStateSpace):
         start = state.mean + jnp.sqrt(state.var) * jax.random.normal(key_start, (num_paths, dx), dtype)
         std = jnp.exp(0.5 * state.learned.process_noise)
         # Beyond all centres f is a constant step for ever: paths stay where the stream has been.
-        used, centres = state.used[:, None] > 0, state.learned.centres[:, :dx]
-        low = jnp.minimum(jnp.min(jnp.where(used, centres, jnp.inf), axis=0), state.mean) - _BEYOND
-        high = jnp.maximum(jnp.max(jnp.where(used, centres, -jnp.inf), axis=0), state.mean) + _BEYOND
+        used, centres = state.used[:, None] > 0, state.learned.centres[:, :k]
+        low = jnp.minimum(jnp.min(jnp.where(used, centres, jnp.inf), axis=0), state.mean[:k]) - _BEYOND
+        high = jnp.maximum(jnp.max(jnp.where(used, centres, -jnp.inf), axis=0), state.mean[:k]) + _BEYOND
+        low, high = (edge[np.arange(dx) % k] for edge in (low, high))  # of centres, the past is in differences
 
         def body(x: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
             c, own = now
