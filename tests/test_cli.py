@@ -71,6 +71,7 @@ def test_reproduce_prints_json_and_nothing_else(tmp_path: Path) -> None:
     assert (tmp_path / "kink.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_demo_leaves_a_picture_and_a_model(tmp_path: Path) -> None:
     result = run("demo", "--json", cwd=tmp_path)
     assert result.returncode == 0, result.stderr

@@ -197,8 +197,8 @@ def test_padding_and_missing_samples_say_nothing(objective: str) -> None:
 
 
 SHORT = Schedule(max_steps=2, chunk=1)
-# All of this is asked of EnVI and of the networks elsewhere; two differ little from their neighbours.
-SLOW = dict.fromkeys(("EnVI", "DKF", "AD-EnKF", "CO-GPSSM", "VCDT (amortised)"), pytest.mark.slow)
+# All of this is asked of EnVI and of the networks elsewhere; three differ little from their neighbours.
+SLOW = dict.fromkeys(("EnVI", "DKF", "AD-EnKF", "CO-GPSSM", "VCDT (amortised)", "ODGPSSM"), pytest.mark.slow)
 
 
 @pytest.mark.filterwarnings("ignore::gpssm.methods.training.TrainingWarning")

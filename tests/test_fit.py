@@ -38,7 +38,7 @@ def fitted(data: gpssm.datasets.Series) -> gpssm.Posterior:
 
 def test_learns_the_kink_function(data: gpssm.datasets.Series, fitted: gpssm.Posterior) -> None:
     """The true f, the noise levels and the states are found, far better than from the observations alone."""
-    score = experiment.score(fitted, 0, 0.0)
+    score = experiment.score_fit(fitted, 0, 0.0)
     assert score.mse < 0.05
     assert 0.025 < score.process_noise < 0.1
     states = fitted.filter(data.outputs)
@@ -121,6 +121,7 @@ def test_fixed_parameters_do_not_move(data: gpssm.datasets.Series) -> None:
     assert posterior.summary().as_dict()["parameters"]["obs_noise.variance"]["learned"] is False
 
 
+@pytest.mark.slow
 def test_pieces_combine() -> None:
     """Inputs, hidden states, several recordings, gaps, full Q, a sum of kernels, learned C, localisation, float32."""
     rng = np.random.default_rng(0)

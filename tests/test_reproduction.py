@@ -38,7 +38,6 @@ class Paper:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=os.environ | {"FAKE_LOG": str(self.log)} | environment,
-            preexec_fn=lambda: os.sched_setaffinity(0, CORES),
         )  # fmt: skip
         self.processes.append(process)
         return process
