@@ -115,10 +115,10 @@ def fit(
         free = stream.forecast(len(test.outputs), test.inputs, seed=seed).samples
         blocks = _blocks_live(stream, test, seed)
     else:
-        clock = time.process_time()
+        clock = time.perf_counter()  # as compilation is timed, which is taken off
         fitted = build(method).fit(outputs, train.inputs, seed=seed, progress=progress)
         compile_seconds = fitted.history.compile_seconds
-        seconds = time.process_time() - clock - compile_seconds
+        seconds = time.perf_counter() - clock - compile_seconds
         free = evaluation.free_run(fitted, len(test.outputs), test.inputs, seed=seed)
         blocks = evaluation.blocks(fitted, test.outputs, test.inputs, length=BLOCK, seed=seed)
     found, in_blocks = evaluation.score(free, test.outputs), evaluation.score(blocks, test.outputs)
