@@ -20,7 +20,7 @@ from gpssm.filters import joint, sensitivity
 from gpssm.filters.joint import Basis, Joint, Predicted, Whitening
 from gpssm.filters.sensitivity import Sensitivity
 from gpssm.gp.kernels import RBF, Kernel, Matern32, Matern52, Stationary
-from gpssm.methods.online import running_spread
+from gpssm.methods.online import ascend, running_spread
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.stream import Info
 
@@ -28,8 +28,6 @@ KERNELS: dict[str, type[Stationary]] = {"RBF": RBF, "Matern32": Matern32, "Mater
 
 # Adam. Noise variances must travel far; length scales change f everywhere.
 _RATE = {"lengthscale": 0.01, "amplitude": 0.06, "process_noise": 0.03, "obs_level": 0.03, "obs_shape": 0.01}
-_BETA1, _BETA2 = 0.9, 0.99
-_CLIP = 5.0
 _HALF = 1000.0  # samples after which the rates fall like one over the root of their number
 _LENGTHSCALE_EVERY = 2  # samples between two gradients of the length scales, the one costly part
 # An inducing input is worth its place if the error it removes is not lost in the process noise.
@@ -182,21 +180,11 @@ def _second_moment(current: Joint, dx: int, rows: int, num: int) -> Float[Array,
 
 def _climb(state: State, gradient: Hyper, learns: Array, at_lengthscale: Array) -> tuple[Hyper, tuple[Hyper, Hyper]]:
     """One step of Adam, where a sample has something to say; the length scales have a clock of their own."""
-    # Clipped: one outlier must not count for hundreds of samples, but many must be able to raise the noise.
-    gradient = jax.tree.map(lambda g: jnp.clip(jnp.where(jnp.isfinite(g), g, 0.0), -_CLIP, _CLIP), gradient)
+    clock = Hyper(jnp.floor(state.count / _LENGTHSCALE_EVERY), *[state.count] * 4)
+    active = Hyper(learns & at_lengthscale, *[learns] * 4)
+    rates = Hyper(**{name: jnp.asarray(rate) for name, rate in _RATE.items()})
     decay = (1.0 + state.count / _HALF) ** -0.5
-    moved, first, second = {}, {}, {}
-    for name, rate in _RATE.items():
-        own = name == "lengthscale"
-        active = jnp.where(learns & at_lengthscale if own else learns, 1.0, 0.0)
-        clock = jnp.floor(state.count / _LENGTHSCALE_EVERY) + 1.0 if own else state.count + 1.0
-        g = getattr(gradient, name)
-        m, v = (getattr(moments, name) for moments in state.adam)
-        first[name] = m = m + active * (1 - _BETA1) * (g - m)
-        second[name] = v = v + active * (1 - _BETA2) * (g * g - v)
-        direction = m / (1 - _BETA1**clock) / (jnp.sqrt(v / (1 - _BETA2**clock)) + 1e-4)
-        moved[name] = getattr(state.hyper, name) + active * decay * rate * direction
-    return Hyper(**moved), (Hyper(**first), Hyper(**second))
+    return ascend(state.hyper, gradient, state.adam, clock, rates, active, decay)
 
 
 def _bounded(state: State, hyper: Hyper, variance: Array) -> Hyper:

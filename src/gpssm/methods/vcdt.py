@@ -170,12 +170,14 @@ class VCDT(GPMethod):
         """Whether the linear mean function is kept a contraction. A network repeats the mistakes of f at every time
         step alike, and corrects them: on one series all starts ended with unstable models.
         """
-        return hidden and self.amortised and self.mean == "linear"
+        return self._contracts(hidden)
 
     def finished(self, learner: Learner, hidden: bool) -> Learner:
         """What was trained as a contraction is returned as one."""
-        contract = hidden and self.amortised and self.mean == "linear"
-        return Learner(contracted(learner.model), learner.states) if contract else learner
+        return Learner(contracted(learner.model), learner.states) if self._contracts(hidden) else learner
+
+    def _contracts(self, hidden: bool) -> bool:
+        return hidden and self.amortised and self.mean == "linear"
 
     def default_restarts(self, hidden: bool) -> int:
         return 3 if hidden else 1
