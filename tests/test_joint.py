@@ -140,6 +140,34 @@ def test_an_inserted_inducing_input_changes_nothing_that_is_known() -> None:
 
 
 @double_precision
+def test_forgetting_is_a_regression_with_lighter_rows() -> None:
+    """With `1 / (t + 1)` forgotten after sample t, the first of n samples counts as 1 / n of the last, and so on."""
+    rng = np.random.default_rng(4)
+    rows, noise, n = rng.normal(size=(12, 3)), 0.3, 12
+    cov, no_prior = 1e6 * np.eye(3), jnp.full(3, jnp.inf)
+    for t, row in enumerate(rows, start=1):
+        gain = cov @ row / (row @ cov @ row + noise)
+        of = Joint(jnp.zeros(3), jnp.asarray(cov - np.outer(gain, row @ cov)))
+        cov = np.asarray(of.cov if t == n else joint.forget(of, no_prior, jnp.asarray(1.0 / t)).cov)
+    weights = np.arange(1, n + 1) / n
+    np.testing.assert_allclose(np.linalg.inv(cov), (rows.T * weights) @ rows / noise, rtol=1e-5, atol=1e-6)
+
+
+@double_precision
+def test_forgetting_ends_at_the_prior() -> None:
+    rng = np.random.default_rng(5)
+    of = Joint(jnp.asarray(rng.normal(size=5)), jnp.asarray(_random_cov(rng, 5)))
+    variance = np.diagonal(of.cov)[2:]
+    prior = jnp.asarray(variance * [1.0, 1.1, 9.0])
+    wider = joint.forget(of, prior, jnp.asarray(0.5))
+    np.testing.assert_allclose(np.diagonal(wider.cov)[2:], variance * [1.0, 1.1, 1.5])
+    np.testing.assert_array_equal(wider.cov[:2, :2], of.cov[:2, :2])  # the state is known as before
+    assert np.linalg.eigvalsh(wider.cov).min() > 0
+    np.testing.assert_array_equal(joint.forget(of, 0.5 * prior, jnp.asarray(0.0)).cov, of.cov)
+    np.testing.assert_array_equal(wider.mean, of.mean)
+
+
+@double_precision
 def test_a_linear_function_is_observed_like_its_matrix() -> None:
     rng = np.random.default_rng(9)
     matrix = rng.normal(size=(3, 2))

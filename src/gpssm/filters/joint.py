@@ -283,6 +283,15 @@ def update(joint: Joint, predicted: Predicted, innovation: Innovation) -> Joint:
     return Joint(mean, jnp.concatenate([above, below]))
 
 
+def forget(joint: Joint, prior: Float[Array, " w"], share: Float[Array, ""]) -> Joint:
+    """Let all samples so far count less for W by `share`; nowhere is it less sure than its `prior` variances."""
+    dx = len(joint.mean) - len(prior)
+    variance = jnp.maximum(jnp.diagonal(joint.cov)[dx:], jnp.finfo(prior.dtype).tiny)
+    wider = jnp.sqrt(jnp.clip(prior / variance, 1.0, 1.0 + share))
+    scale = jnp.concatenate([jnp.ones(dx, prior.dtype), wider])
+    return Joint(joint.mean, joint.cov * scale[:, None] * scale)
+
+
 def insert(
     joint: Joint,
     state_dim: int,

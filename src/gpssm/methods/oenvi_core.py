@@ -1,7 +1,7 @@
 """The pure core of OEnVI: `step(key, state, y, u) -> (state, info)`.
 
 Place an inducing input, predict, condition the state and q(u) on the sample in closed form
-(`filters.joint`), then one step of Adam for what has no closed form:
+(`filters.joint`), let older samples count a little less, then one step of Adam for what has no closed form:
 
     maximise  log N(y_t | C m_t, C P_t C^T + R)  +  E_q[log p(u)] / t.
 
@@ -27,9 +27,11 @@ from gpssm.stream import Info
 KERNELS: dict[str, type[Stationary]] = {"RBF": RBF, "Matern32": Matern32, "Matern52": Matern52}
 
 # Adam. Noise variances must travel far; length scales change f everywhere.
-_RATE = {"lengthscale": 0.01, "amplitude": 0.06, "process_noise": 0.03, "obs_level": 0.03, "obs_shape": 0.01}
+_RATE = {"lengthscale": 0.01, "amplitude": 0.06, "process_noise": 0.08, "obs_level": 0.03, "obs_shape": 0.01}
 _HALF = 1000.0  # samples after which the rates fall like one over the root of their number
 _LENGTHSCALE_EVERY = 2  # samples between two gradients of the length scales, the one costly part
+# What was learned of f while the state was hardly known is worth less: at sample t, that of sample s counts as (s / t).
+_FORGET_FROM = 20.0
 # An inducing input is worth its place if the error it removes is not lost in the process noise.
 _WORTH, _NOVEL = 0.3, (1e-3, 0.3)
 
@@ -63,6 +65,8 @@ class State(eqx.Module):
     rejected: Float[Array, ""]
     spread: tuple[Float[Array, " dx"], Float[Array, " dx"]]
     """Running mean and variance of the states: where length scales make sense."""
+    linear_prior: Float[Array, "k l"]
+    """Variances of the weights of the linear function before anything was seen."""
     unit: Float[Array, " k"]
     """Size of one step, as first seen, of the states whose f is learned; the others are their past."""
     obs_unit: Float[Array, ""]
@@ -95,6 +99,9 @@ def step(key: Array, state: State, y: Float[Array, " dy"], u: Float[Array, " dc"
     trusted, free, doubt = joint.trust(predicted, seen, innovation, state.rejected)
     update = joint.innovate(free, trusted)
     updated = joint.update(current, free, update)
+    anything = jnp.any(seen.precision > 0)
+    if len(amplitude) == dx:  # Not where a state is the past of another: that was seen, and is as good as the present.
+        updated = _forget(state, updated, amplitude, anything)
 
     carried = sensitivity.predict(state.sensitivity, predicted, amplitude, process_noise)
     of_noise = sensitivity.gradient(carried, len(amplitude), seen, innovation)
@@ -121,7 +128,6 @@ def step(key: Array, state: State, y: Float[Array, " dy"], u: Float[Array, " dc"
         jnp.sum(of_obs),
         of_obs,
     )
-    anything = jnp.any(seen.precision > 0)
     hyper, adam = _climb(state, gradient, anything, at_lengthscale & ~doubt.any)
     spread = running_spread(state.spread, updated.mean[:dx], state.count, anything)
     new = eqx.tree_at(
@@ -170,6 +176,13 @@ def _place(state: State, kernel: Kernel, amplitude: Array, u: Array) -> tuple[Jo
     return jax.lax.cond(wanted, insert, lambda _: (state.joint, basis, whitening), None)
 
 
+def _forget(state: State, updated: Joint, amplitude: Array, learns: Array) -> Joint:
+    """Weights of 1 / t as in an average would count all samples alike; these are twice that in the long run."""
+    of_inducing = jnp.broadcast_to(amplitude[:, None], (len(amplitude), len(state.basis.used)))
+    prior = jnp.concatenate([of_inducing, state.linear_prior], axis=1).ravel()
+    return joint.forget(updated, prior, jnp.where(learns, 1.0 / (state.count + _FORGET_FROM), 0.0))
+
+
 def _second_moment(current: Joint, dx: int, rows: int, num: int) -> Float[Array, "k m m"]:
     """E[u_d u_d^T] for every d."""
     width = (len(current.mean) - dx) // rows
@@ -213,7 +226,7 @@ def new_state(
 ) -> State:
     """A state whose gradients have no past yet."""
     of, basis, hyper, unit, emission = jax.tree.map(jnp.asarray, (of, basis, hyper, unit, emission))
-    dx = points.shape[1]
+    dx, num = points.shape[1], len(basis.used)
     zero = jax.tree.map(jnp.zeros_like, hyper)
     return State(
         joint=of,
@@ -224,6 +237,7 @@ def new_state(
         count=jnp.asarray(count),
         rejected=jnp.zeros(()),
         spread=(basis.shift[:dx], basis.scale[:dx] ** 2),
+        linear_prior=jnp.diagonal(of.cov)[dx:].reshape(len(unit), -1)[:, num:],
         unit=unit,
         obs_unit=hyper.obs_level,
         emission=emission,
