@@ -1,8 +1,8 @@
 """CPU time and memory of one `learn_one`, from the first samples to the millionth.
 
-    python benchmarks/online.py [--method OEnVI] [--samples 1000000] [--json]
+    python benchmarks/online.py [--method OEnVI] [--inducing 20 50] [--samples 1000000] [--json]
 
-The sizes of the NASCAR experiment (2 states, 10 channels) at two budgets of inducing inputs. CPU
+The sizes of the NASCAR experiment (2 states, 10 channels) at some budgets of inducing inputs. CPU
 time, pinned to one core, after compilation; memory is the resident set of the process.
 """
 
@@ -54,10 +54,11 @@ def measure(name: str, num_inducing: int, samples: int) -> list[dict[str, float]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", choices=list(registry.ONLINE), default="OEnVI")
+    parser.add_argument("--inducing", type=int, nargs="+", default=[20, 50])
     parser.add_argument("--samples", type=int, default=1_000_000)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    found = {num: measure(arguments.method, num, arguments.samples) for num in (20, 50)}
+    found = {num: measure(arguments.method, num, arguments.samples) for num in arguments.inducing}
     if arguments.json:
         print(json.dumps(found))
         return

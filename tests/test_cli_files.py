@@ -167,6 +167,21 @@ def test_filter(folder: Path, envi: Path, tmp_path: Path, smooth: bool) -> None:
     assert printed["log_likelihood"] == states.log_likelihood and printed["smoothed"] is smooth
 
 
+def test_filter_by_another_filter(folder: Path, envi: Path, arx: Path, tmp_path: Path) -> None:
+    data, out = folder / "kink_test.csv", tmp_path / "states.csv"
+    succeed("filter", envi, data, "-o", out, "--filter", "extended")
+    states = gpssm.load(envi).filter(from_csv(data, "y").outputs, filter="extended")
+    np.testing.assert_array_equal(table(out)["x1_mean"], states.mean[:, 0])
+    for model, options, message in (
+        (envi, ["--filter", "kalman"], "filter: expected one of ensemble, particle, extended"),
+        (envi, ["--filter", "particle", "--smooth"], "leave out --filter or --smooth"),
+        (arx, ["--filter", "extended"], "is filtered exactly"),
+    ):
+        result = run("filter", model, data, "-o", tmp_path / "none.csv", "--outputs", "y", *options)
+        assert result.code == 2 and message in result.err
+        assert not (tmp_path / "none.csv").exists()
+
+
 def test_filter_finds_other_columns_when_told(folder: Path, arx: Path, tmp_path: Path) -> None:
     data = table(folder / "test.csv")
     to_csv(tmp_path / "other.csv", {"h": data["level"], "q": data["valve"]})

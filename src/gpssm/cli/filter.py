@@ -1,9 +1,12 @@
 """`gpssm filter`: the hidden states of a recording."""
 
 from pathlib import Path
+from typing import cast
 
 from gpssm.cli.files import check_target, load_model, read_recording
 from gpssm.cli.output import print_columns, print_line, working
+from gpssm.errors import InvalidInput
+from gpssm.posterior import Filter, Posterior
 
 
 def run(
@@ -11,17 +14,24 @@ def run(
     data: Path,
     out: Path,
     smooth: bool,
+    filter_: str | None,
     outputs: list[str] | None,
     inputs: list[str] | None,
     as_json: bool,
 ) -> None:
     """Read, filter, write a row for every sample."""
+    if smooth and filter_ is not None:
+        raise InvalidInput("filter: later samples are used by the ensemble alone; leave out --filter or --smooth.")
     check_target(out, model, data)
     fitted = load_model(model)
+    if filter_ is not None and not isinstance(fitted, Posterior):
+        raise InvalidInput("filter: this model is linear and is filtered exactly; leave out --filter.")
     recording = read_recording(data, fitted, outputs, inputs)
     with working("smoothing" if smooth else "filtering", as_json):
-        estimate = fitted.smooth if smooth else fitted.filter
-        states = estimate(recording.outputs, recording.inputs)
+        if isinstance(fitted, Posterior) and filter_ is not None:
+            states = fitted.filter(recording.outputs, recording.inputs, filter=cast(Filter, filter_))
+        else:
+            states = (fitted.smooth if smooth else fitted.filter)(recording.outputs, recording.inputs)
     columns = {
         f"x{i + 1}_{name}": values[:, i]
         for i in range(fitted.state_dim)

@@ -92,6 +92,11 @@ def _print(rows: list[experiment.Row], samples: int | None) -> None:
                     f"{row.q_learned:.4f}", f"{row.iterations:.0f}",
                     f"{row.fit_seconds:.1f}" if samples is None else f"{1e3 * row.fit_seconds / samples:.2f}",
                 )  # fmt: skip
+        for method, published in experiment.PUBLISHED_ONLINE.items():
+            if samples is not None and setting == "sd" and level in published:
+                mse, mse_se = published[level]
+                name = f"{method}, by RGPSSM's authors"
+                table.add_row(setting, f"{level:g}", name, f"{mse:.4f} ± {mse_se:.4f}", style="dim")
         for method, printed in experiment.PAPER.items():
             if setting == "sd" and level in printed:
                 mse, mse_se, density, density_se = printed[level]

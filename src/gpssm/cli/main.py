@@ -125,6 +125,9 @@ def filter_(
     data: Annotated[Path, typer.Argument(help="CSV file with a recording.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="CSV file for the states.")],
     smooth: Annotated[bool, typer.Option("--smooth", help="Use later samples, too.")] = False,
+    filter_: Annotated[
+        str | None, typer.Option("--filter", help="ensemble (the default), particle or extended.")
+    ] = None,
     outputs: OutputColumns = None,
     inputs: InputColumns = None,
     json_: AsJson = False,
@@ -132,7 +135,7 @@ def filter_(
     """The hidden state at every sample of a recording, with its standard deviation."""
     from gpssm.cli.filter import run
 
-    run(model, data, out, smooth, outputs, inputs, json_)
+    run(model, data, out, smooth, filter_, outputs, inputs, json_)
 
 
 @app.command()

@@ -67,6 +67,20 @@ def text(estimate: Estimate, digits: int = 3) -> str:
     return f"{estimate.value:.{digits}f}{spread}"
 
 
+def over_seeds(groups: Sequence[Group]) -> str:
+    """How many seeds the numbers of every method are over."""
+    counts: dict[str, set[int]] = {}
+    for group in groups:
+        counts.setdefault(group.method, set()).add(len(group.results))
+    spans: dict[str, list[str]] = {}
+    for method, found in counts.items():
+        low, high = min(found), max(found)
+        spans.setdefault(f"{high}" if low == high else f"{low} to {high}", []).append(method)
+    if len(spans) == 1:
+        return f"Seeds: {next(iter(spans))}."
+    return "Seeds: " + "; ".join(f"{span} ({', '.join(methods)})" for span, methods in spans.items()) + "."
+
+
 def printed(estimate: Estimate | None, digits: int = 3) -> Entry:
     return entry("" if estimate is None else text(estimate, digits))
 

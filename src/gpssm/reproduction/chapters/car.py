@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from gpssm.datasets import car
 from gpssm.experiments import car as experiment
 from gpssm.reproduction.drawing import BAND, panels
-from gpssm.reproduction.numbers import Estimate, files, mean, median, number, verdict
+from gpssm.reproduction.numbers import Estimate, files, mean, median, number, over_seeds, verdict
 from gpssm.reproduction.pages import Figure, Section, Table, entry
 from gpssm.reproduction.plan import Cell, Group, Task
 from gpssm.reproduction.settings import spell
@@ -83,7 +83,7 @@ def _table(emission: str, groups: list[Group]) -> Table:
             cells_ = (entry("" if value is None else f"{value:.3f}") for value in told)
             rows.append((entry(f"{group.method}, printed"), *cells_, entry(""), entry(""), entry("")))
     columns = ("method", *names, "verdict", "seconds, all", "results by seed")
-    return Table(f"Car, C {emission}: RMSE of the filtered state", columns, tuple(rows), brief=True)
+    return Table(f"Car, C {emission}: RMSE of the filtered state", columns, tuple(rows), over_seeds(groups), True)
 
 
 def _figure(emission: str, groups: list[Group]) -> tuple[Figure, ...]:

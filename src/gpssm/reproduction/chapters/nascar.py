@@ -11,7 +11,7 @@ from gpssm.datasets import nascar
 from gpssm.experiments import nascar as experiment
 from gpssm.methods import registry
 from gpssm.reproduction.drawing import panels
-from gpssm.reproduction.numbers import Estimate, files, median, number, verdict
+from gpssm.reproduction.numbers import Estimate, files, median, number, over_seeds, verdict
 from gpssm.reproduction.pages import Figure, Section, Table, entry
 from gpssm.reproduction.plan import Cell, Group, Task
 from gpssm.reproduction.settings import spell
@@ -103,7 +103,7 @@ def _table(groups: Sequence[Group]) -> Table:
         "method", *(f"RMSE, {h} steps" for h in experiment.HORIZONS), "printed, 500 steps", "verdict", "filter RMSE",
         "in 90% band", "ms a sample", "results by seed",
     )  # fmt: skip
-    return Table("NASCAR", columns, tuple(rows), brief=True)
+    return Table("NASCAR", columns, tuple(rows), over_seeds(groups), True)
 
 
 def _figure(groups: Sequence[Group]) -> tuple[Figure, ...]:

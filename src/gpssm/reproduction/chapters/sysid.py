@@ -11,7 +11,7 @@ from gpssm.datasets import load
 from gpssm.experiments import sysid as experiment
 from gpssm.methods import registry
 from gpssm.reproduction.drawing import panels
-from gpssm.reproduction.numbers import Estimate, files, mean, number, printed, text, verdict
+from gpssm.reproduction.numbers import Estimate, files, mean, number, over_seeds, printed, text, verdict
 from gpssm.reproduction.pages import Entry, Figure, Section, Table, entry
 from gpssm.reproduction.plan import Cell, Group, Task
 from gpssm.reproduction.settings import spell
@@ -106,7 +106,8 @@ def _brief(groups: Sequence[Group], datasets: list[str]) -> Table:
         told = [None if g is None else _printed(g) for g in own]
         if any(told):
             rows.append((entry(f"{method}, printed"), *(entry("" if e is None else text(e)) for e in told)))
-    return Table("Five recorded systems: RMSE of the free run", ("method", *datasets), tuple(rows), brief=True)
+    title = "Five recorded systems: RMSE of the free run"
+    return Table(title, ("method", *datasets), tuple(rows), over_seeds(groups), True)
 
 
 def _figure(dataset: str, groups: list[Group]) -> tuple[Figure, ...]:
