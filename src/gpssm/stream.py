@@ -129,7 +129,7 @@ class Stream:
 
     @double_precision
     def __post_init__(self) -> None:
-        self._packed: Array | None = None
+        self._packed: tuple[Array, ...] | None = None
         self._layout: _Layout | None = None
         self.state = self.stored
 
@@ -137,12 +137,12 @@ class Stream:
     @double_precision
     def state(self) -> Any:
         """Of the core; None during the warm-up."""
-        return None if self._layout is None else self._layout.unpack(self._packed)
+        return None if self._layout is None or self._packed is None else self._layout.unpack(self._packed)
 
     @state.setter
     @double_precision
     def state(self, value: Any) -> None:
-        # As one vector: to hand thirty arrays to a compiled function takes longer than to compute with them.
+        # Mostly as one vector: to hand thirty arrays to a compiled function takes longer than to compute with them.
         self._layout = None if value is None else _Layout.of(value)
         self._packed = None if self._layout is None else self._layout.pack(value)
 
@@ -346,9 +346,15 @@ def _row(name: str, value: Any, width: int | None) -> NDArray:
     return row
 
 
+_LARGE = 20_000  # numbers in an array; to copy one that is larger takes longer than to hand it over
+
+
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """How a tree of arrays lies in one vector. There is one for every kind of tree: compared by identity, at once."""
+    """How a tree of arrays is handed over: large ones as they are, all others in one vector.
+
+    There is one for every kind of tree: compared by identity, at once.
+    """
 
     structure: Any
     leaves: tuple[tuple[tuple[int, ...], Any], ...]  # shape and type of each
@@ -358,12 +364,20 @@ class _Layout:
         leaves, structure = jax.tree.flatten(tree)
         return _layout(structure, tuple((np.shape(leaf), np.asarray(leaf).dtype) for leaf in leaves))
 
-    def pack(self, tree: Any) -> Array:
-        return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in jax.tree.leaves(tree)])
+    @property
+    def sizes(self) -> list[int]:
+        return [int(np.prod(shape)) for shape, _ in self.leaves]
 
-    def unpack(self, vector: Any) -> Any:
-        ends = np.cumsum([int(np.prod(shape)) for shape, _ in self.leaves])
-        parts = jnp.split(vector, ends[:-1])
+    def pack(self, tree: Any) -> tuple[Array, ...]:
+        leaves = list(zip(jax.tree.leaves(tree), self.sizes, strict=True))
+        small = [jnp.ravel(jnp.asarray(leaf, float)) for leaf, size in leaves if size <= _LARGE]
+        return jnp.concatenate([jnp.zeros(0), *small]), *(jnp.asarray(leaf) for leaf, size in leaves if size > _LARGE)
+
+    def unpack(self, packed: tuple[Array, ...]) -> Any:
+        vector, *large = packed
+        ends = np.cumsum([size for size in self.sizes if size <= _LARGE])
+        small, rest = iter(jnp.split(vector, ends)), iter(large)
+        parts = [next(rest if size > _LARGE else small) for size in self.sizes]
         leaves = [part.reshape(shape).astype(kind) for part, (shape, kind) in zip(parts, self.leaves, strict=True)]
         return jax.tree.unflatten(self.structure, leaves)
 
@@ -373,8 +387,8 @@ _layout = cache(_Layout)
 
 @partial(jax.jit, static_argnames=("kind", "layout"))
 def _step(
-    kind: type[OnlineMethod], layout: _Layout, seed: int, index: int, packed: Array, y: Array, u: Array
-) -> tuple[Array, Array]:
+    kind: type[OnlineMethod], layout: _Layout, seed: int, index: int, packed: tuple[Array, ...], y: Array, u: Array
+) -> tuple[tuple[Array, ...], Array]:
     key = jax.random.fold_in(jax.random.key(seed), index)
     state, info = kind.step(key, layout.unpack(packed), y, u)
     return layout.pack(state), jnp.concatenate([jnp.ravel(part) for part in info])
