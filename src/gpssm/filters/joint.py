@@ -19,7 +19,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from gpssm.filters.ensemble import Emission, with_inputs
 from gpssm.gp.kernels import Kernel
@@ -29,6 +29,7 @@ from gpssm.linalg import cholesky, solve_lower, solve_lower_transposed
 _OUTLIER = 16.0  # squared innovation per channel; beyond it a sample is trusted less
 _BELIEVED = 3  # outliers in a row: then it is the system that has changed
 _FAR = 4.0  # standard deviations of all states so far, beyond which f is not extrapolated
+_KEPT = 0.1  # share of the paths of a forecast that are kept although they leave that range
 
 
 class Joint(NamedTuple):
@@ -339,12 +340,12 @@ def sample_paths(
 ) -> tuple[Float[Array, "p h dx"], Float[Array, "p h dy"]]:
     """States and outputs; each path has its own draw of the state and of W.
 
-    Far from all states so far f is that of the nearest place which is not: one draw of W in many is an unstable
-    linear function, which must not take the mean of all paths with it.
+    One draw of W in many is an unstable linear function, which must not take the mean of all paths with it: paths
+    that leave the range of all states so far give way to others, and far from it f is that of the nearest place.
     """
     basis, kernel, amplitude, process_noise, emission, obs_noise, spread = model
     rows, dx, dtype = len(amplitude), len(basis.scale) - inputs.shape[1], inputs.dtype
-    key_start, key_x, key_y = jax.random.split(key, 3)
+    key_start, key_x, key_y, key_stay = jax.random.split(key, 4)
     values, vectors = jnp.linalg.eigh(joint.cov)
     eps = jax.random.normal(key_start, (num_paths, len(values)), dtype)
     drawn = joint.mean + (eps * jnp.sqrt(jnp.maximum(values, 0.0))) @ vectors.T
@@ -364,9 +365,28 @@ def sample_paths(
         return x, x
 
     _, states = jax.lax.scan(body, drawn[:, :dx], (inputs, jax.random.split(key_x, len(inputs))))
+    states = states[:, stay(key_stay, states, low, high)]
     clean = jax.vmap(emission)(states)
     outputs = clean + jnp.sqrt(obs_noise) * jax.random.normal(key_y, clean.shape, dtype)
     return jnp.swapaxes(states, 0, 1), jnp.swapaxes(outputs, 0, 1)
+
+
+def stay(
+    key: Array, states: Float[Array, "h p dx"], low: Float[Array, " dx"], high: Float[Array, " dx"]
+) -> Int[Array, " p"]:
+    """The number of the path to take for each: itself, or for one that leaves the range one of those that do not.
+
+    The system has not left it, so that an f which does is refuted by all that was seen. Where nearly all of them leave,
+    those that stay longest are kept.
+    """
+    inside = jnp.all((states > low) & (states < high), axis=2)
+    steps = jnp.sum(jnp.cumprod(inside, axis=0), axis=0)
+    count = len(steps)
+    kept = jnp.maximum(jnp.sum(steps == len(states)), int(np.ceil(_KEPT * count)))
+    order = jnp.argsort(-steps)
+    good = jnp.zeros(count, bool).at[order].set(jnp.arange(count) < kept)
+    others = order[jnp.floor(kept * jax.random.uniform(key, (count,))).astype(int)]
+    return jnp.where(good, jnp.arange(count), others)
 
 
 def transition(

@@ -301,7 +301,7 @@ class SVMC(OnlineStateSpace):
     @staticmethod
     def paths(key: Array, state: SVMCState, inputs: Array, num_paths: int) -> tuple[Array, Array]:
         """Each path follows a particle, with a draw of its W."""
-        key_start, key_w, key_x, key_y = jax.random.split(key, 4)
+        key_start, key_w, key_x, key_y, key_stay = jax.random.split(key, 5)
         particles, rows, dtype = state.particles, len(state.unit), inputs.dtype
         chosen = systematic(key_start, jax.nn.softmax(particles.log_weight), num_paths)
         values, vectors = jnp.linalg.eigh(particles.cov)
@@ -324,6 +324,7 @@ class SVMC(OnlineStateSpace):
             return x, x
 
         _, states = jax.lax.scan(body, particles.x[chosen], (inputs, jax.random.split(key_x, len(inputs))))
+        states = states[:, joint.stay(key_stay, states[..., :rows], low, high)]
         clean = jax.vmap(state.emission)(states[..., :rows])
         obs_std = jnp.exp(0.5 * state.learned.noise.obs)
         outputs = clean + obs_std * jax.random.normal(key_y, clean.shape, dtype)

@@ -31,7 +31,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from gpssm.filters.joint import with_past
+from gpssm.filters.joint import stay, with_past
 from gpssm.linalg import cholesky, gaussian_log_density, solve_lower
 from gpssm.methods.online import OnlineStateSpace
 from gpssm.models.emission import FunctionEmission, LinearEmission
@@ -245,7 +245,7 @@ class VJF(OnlineStateSpace):
     def paths(key: Array, state: VJFState, inputs: Array, num_paths: int) -> tuple[Array, Array]:
         """Each path has its own draw of the state and of W."""
         dx, k, dtype, scales = len(state.mean), len(state.scales.step), inputs.dtype, state.scales
-        key_start, key_w, key_x, key_y = jax.random.split(key, 4)
+        key_start, key_w, key_x, key_y, key_stay = jax.random.split(key, 5)
         values, vectors = jnp.linalg.eigh(state.weights.cov)
         factor = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[:, None, :]
         eps = jax.random.normal(key_w, (num_paths, *state.weights.mean.shape), dtype)
@@ -268,6 +268,7 @@ class VJF(OnlineStateSpace):
 
         c = (inputs - scales.shift[dx:]) / scales.scale[dx:]
         _, states = jax.lax.scan(body, start, (c, jax.random.split(key_x, len(inputs))))
+        states = states[:, stay(key_stay, states, low, high)]
         states = jnp.swapaxes(scales.shift[:dx] + scales.scale[:dx] * states, 0, 1)
         clean = jax.vmap(state.emission)(states)
         obs_std = jnp.exp(0.5 * state.learned.obs_noise)
