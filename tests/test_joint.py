@@ -140,6 +140,25 @@ def test_an_inserted_inducing_input_changes_nothing_that_is_known() -> None:
 
 
 @double_precision
+def test_paths_that_leave_give_way_to_those_that_stay() -> None:
+    low, high = jnp.array([-1.0]), jnp.array([1.0])
+    leaves = jnp.arange(40) % 4 == 0  # at the third of five steps
+    states = jnp.where((jnp.arange(5)[:, None] == 2) & leaves, 7.0, 0.5)[:, :, None]
+    chosen = np.asarray(joint.stay(jax.random.key(0), states, low, high))
+    np.testing.assert_array_equal(chosen[~leaves], np.arange(40)[~leaves])
+    assert not np.asarray(leaves)[chosen].any()
+    assert len(set(chosen[np.asarray(leaves)])) > 3  # not all the same one
+
+
+@double_precision
+def test_where_all_paths_leave_those_that_stay_longest_are_kept() -> None:
+    low, high = jnp.array([-1.0, -1.0]), jnp.array([1.0, 1.0])
+    steps = jnp.arange(10)  # path i leaves after i steps, by its second state
+    states = jnp.stack([jnp.zeros((20, 10)), jnp.where(jnp.arange(20)[:, None] >= steps, -3.0, 0.0)], axis=2)
+    np.testing.assert_array_equal(joint.stay(jax.random.key(0), states, low, high), 9)
+
+
+@double_precision
 def test_forgetting_is_a_regression_with_lighter_rows() -> None:
     """With `1 / (t + 1)` forgotten after sample t, the first of n samples counts as 1 / n of the last, and so on."""
     rng = np.random.default_rng(4)
