@@ -16,8 +16,8 @@ import pytest
 
 from gpssm.experiments import car, nascar
 from gpssm.reproduction import report
-from gpssm.reproduction.numbers import Estimate, mean, median, verdict
-from gpssm.reproduction.plan import CHAPTERS, Job, Task, plan
+from gpssm.reproduction.numbers import Estimate, mean, median, over_seeds, verdict
+from gpssm.reproduction.plan import CHAPTERS, Cell, Group, Job, Task, plan
 from gpssm.reproduction.store import Store
 from gpssm.reproduction.work import record
 
@@ -176,6 +176,28 @@ def test_a_plan_without_results_has_a_report(tmp_path: Path) -> None:
 )
 def test_verdicts(ours: Estimate, printed: Estimate | None, higher: bool, expected: str) -> None:
     assert verdict(ours, printed, higher) == expected
+
+
+def test_how_many_seeds_is_told() -> None:
+    def groups(**counts: tuple[int, ...]) -> list[Group]:
+        return [
+            Group(Cell(method, str(place), ""), "", ({},) * count, (), (), ())
+            for method, each in counts.items()
+            for place, count in enumerate(each)
+        ]
+
+    assert over_seeds(groups(A=(5, 5), B=(5, 5))) == "Seeds: 5."
+    assert over_seeds(groups(A=(5, 5), B=(2, 3), C=(5, 5))) == "Seeds: 5 (A, C); 2 to 3 (B)."
+
+
+def test_the_readme_is_ready_for_its_tables(made: Path) -> None:
+    """Between its markers it holds the titles of the tables that the command would write there now."""
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    written = report.readme(Store(made), text)
+    titles = re.findall(r"^(\S.*):\n\n\| method", written.partition(report.BEGIN)[2], re.MULTILINE)
+    assert len(titles) > 3
+    for title in titles:
+        assert f"{title}:\n" in text, f"gpssm reproduce readme would add {title!r}"
 
 
 def test_standard_errors_are_those_of_repetition() -> None:
