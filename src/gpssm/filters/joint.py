@@ -336,12 +336,12 @@ class Model(NamedTuple):
 
 
 def sample_paths(
-    key: Array, joint: Joint, model: Model, inputs: Float[Array, "h dc"], num_paths: int
+    key: Array, joint: Joint, model: Model, inputs: Float[Array, "h dc"], num_paths: int, staying: bool
 ) -> tuple[Float[Array, "p h dx"], Float[Array, "p h dy"]]:
     """States and outputs; each path has its own draw of the state and of W.
 
-    One draw of W in many is an unstable linear function, which must not take the mean of all paths with it: paths
-    that leave the range of all states so far give way to others, and far from it f is that of the nearest place.
+    One draw of W in many is an unstable linear function, which must not take the mean of all paths with it: far from
+    all states so far f is that of the nearest place; and if `staying`, paths that leave their range give way to others.
     """
     basis, kernel, amplitude, process_noise, emission, obs_noise, spread = model
     rows, dx, dtype = len(amplitude), len(basis.scale) - inputs.shape[1], inputs.dtype
@@ -351,9 +351,7 @@ def sample_paths(
     drawn = joint.mean + (eps * jnp.sqrt(jnp.maximum(values, 0.0))) @ vectors.T
     weights = drawn[:, dx:].reshape(num_paths, rows, -1)
     whitening = whiten(basis, kernel)
-    centre, variance = spread
-    low = jnp.minimum(centre, joint.mean[:dx]) - _FAR * jnp.sqrt(variance)
-    high = jnp.maximum(centre, joint.mean[:dx]) + _FAR * jnp.sqrt(variance)
+    low, high = span(spread, joint.mean[:dx])
 
     def body(x: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
         c, own = now
@@ -365,10 +363,19 @@ def sample_paths(
         return x, x
 
     _, states = jax.lax.scan(body, drawn[:, :dx], (inputs, jax.random.split(key_x, len(inputs))))
-    states = states[:, stay(key_stay, states, low, high)]
+    if staying:
+        states = states[:, stay(key_stay, states, low, high)]
     clean = jax.vmap(emission)(states)
     outputs = clean + jnp.sqrt(obs_noise) * jax.random.normal(key_y, clean.shape, dtype)
     return jnp.swapaxes(states, 0, 1), jnp.swapaxes(outputs, 0, 1)
+
+
+def span(
+    spread: tuple[Float[Array, " dx"], Float[Array, " dx"]], now: Float[Array, " dx"]
+) -> tuple[Float[Array, " dx"], Float[Array, " dx"]]:
+    """The range of all states so far, from their mean and variance, and of the state `now`."""
+    centre, far = spread[0], _FAR * jnp.sqrt(spread[1])
+    return jnp.minimum(centre, now) - far, jnp.maximum(centre, now) + far
 
 
 def stay(

@@ -129,7 +129,7 @@ class OEnVI(OnlineStateSpace):
         obs_noise = jnp.exp(of.hyper.obs_level + of.hyper.obs_shape)
         kernel = correlations(of.settings, of.hyper.lengthscale)
         model = joint.Model(of.basis, kernel, amplitude, process_noise, of.emission, obs_noise, of.spread)
-        return joint.sample_paths(key, of.joint, model, inputs, num_paths)
+        return joint.sample_paths(key, of.joint, model, inputs, num_paths, staying=True)
 
     @staticmethod
     def transition(state: State | Trial, x: Array) -> tuple[Array, Array]:

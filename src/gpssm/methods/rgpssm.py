@@ -150,7 +150,7 @@ class RGPSSM(OnlineStateSpace):
         amplitude, process_noise = jnp.exp(of.hyper.amplitude), jnp.exp(of.hyper.process_noise)
         obs_noise = jnp.exp(of.hyper.obs_noise)
         model = joint.Model(of.basis, of.kernel, amplitude, process_noise, of.emission, obs_noise, of.spread)
-        return joint.sample_paths(key, of.joint, model, inputs, num_paths)
+        return joint.sample_paths(key, of.joint, model, inputs, num_paths, staying=False)
 
     @staticmethod
     def transition(state: RGPSSMState | Trial, x: Array) -> tuple[Array, Array]:
