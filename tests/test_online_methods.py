@@ -129,7 +129,8 @@ def test_missing_samples(name: str) -> None:
 def test_outliers_are_survived(name: str, data: NDArray) -> None:
     dirty = data.copy()
     dirty[150::25] += 100 * data.std()
-    clean, hit = (learn(start(name), y) for y in (data, dirty))
+    # As many inducing inputs as for kink elsewhere: this stream comes from afar, which takes half of eight.
+    clean, hit = (learn(start(name, num_inducing=15), y) for y in (data, dirty))
     untouched = np.array([t for t in range(160, 300) if t % 25 not in (0, 1)])
     gap = [clean[t].predicted_mean - hit[t].predicted_mean for t in untouched]
     assert rms(gap) < 0.3 * data.std()
