@@ -351,7 +351,8 @@ def sample_paths(
     drawn = joint.mean + (eps * jnp.sqrt(jnp.maximum(values, 0.0))) @ vectors.T
     weights = drawn[:, dx:].reshape(num_paths, rows, -1)
     whitening = whiten(basis, kernel)
-    low, high = span(spread, joint.mean[:dx])
+    centre, far = spread[0], _FAR * jnp.sqrt(spread[1])
+    low, high = jnp.minimum(centre, joint.mean[:dx]) - far, jnp.maximum(centre, joint.mean[:dx]) + far
 
     def body(x: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
         c, own = now
@@ -368,14 +369,6 @@ def sample_paths(
     clean = jax.vmap(emission)(states)
     outputs = clean + jnp.sqrt(obs_noise) * jax.random.normal(key_y, clean.shape, dtype)
     return jnp.swapaxes(states, 0, 1), jnp.swapaxes(outputs, 0, 1)
-
-
-def span(
-    spread: tuple[Float[Array, " dx"], Float[Array, " dx"]], now: Float[Array, " dx"]
-) -> tuple[Float[Array, " dx"], Float[Array, " dx"]]:
-    """The range of all states so far, from their mean and variance, and of the state `now`."""
-    centre, far = spread[0], _FAR * jnp.sqrt(spread[1])
-    return jnp.minimum(centre, now) - far, jnp.maximum(centre, now) + far
 
 
 def stay(

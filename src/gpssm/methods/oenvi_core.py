@@ -30,7 +30,8 @@ KERNELS: dict[str, type[Stationary]] = {"RBF": RBF, "Matern32": Matern32, "Mater
 _RATE = {"lengthscale": 0.01, "amplitude": 0.06, "process_noise": 0.08, "obs_level": 0.03, "obs_shape": 0.01}
 _HALF = 1000.0  # samples after which the rates fall like one over the root of their number
 _LENGTHSCALE_EVERY = 2  # samples between two gradients of the length scales, the one costly part
-# What was learned of f while the state was hardly known is worth less: at sample t, that of sample s counts as (s / t).
+# What was learned of f while the state was hardly known is worth less: at sample t, that of sample s counts as s / t,
+# with this number added to both, so that the first samples do not forget each other.
 _FORGET_FROM = 20.0
 # An inducing input is worth its place if the error it removes is not lost in the process noise.
 _WORTH, _NOVEL = 0.3, (1e-3, 0.3)
@@ -177,7 +178,7 @@ def _place(state: State, kernel: Kernel, amplitude: Array, u: Array) -> tuple[Jo
 
 
 def _forget(state: State, updated: Joint, amplitude: Array, learns: Array) -> Joint:
-    """Weights of 1 / t as in an average would count all samples alike; these are twice that in the long run."""
+    """All that q(W) has taken from samples so far loses 1 / t of its weight."""
     of_inducing = jnp.broadcast_to(amplitude[:, None], (len(amplitude), len(state.basis.used)))
     prior = jnp.concatenate([of_inducing, state.linear_prior], axis=1).ravel()
     return joint.forget(updated, prior, jnp.where(learns, 1.0 / (state.count + _FORGET_FROM), 0.0))
