@@ -346,9 +346,9 @@ def test_what_is_read_can_be_fitted(write: Write) -> None:
 def test_a_large_file_is_read_quickly(tmp_path: Path) -> None:
     path = tmp_path / "large.csv"
     np.savetxt(path, np.arange(500_000.0).reshape(-1, 5), delimiter=",", header="a,b,c,d,e", comments="", fmt="%.17g")
-    started = time.perf_counter()
+    started = time.process_time()
     data = from_csv(path, ["a", "b", "c"], ["d", "e"])
-    assert time.perf_counter() - started < 5  # half a second on an idle machine
+    assert time.process_time() - started < 5  # half a second of an idle core
     assert data.outputs.shape == (100_000, 3) and data.inputs is not None
     same(data.inputs[-1], [499_998, 499_999])
 

@@ -221,6 +221,9 @@ def _smooth(system: System, trace: kalman.Trace, outputs: Float[Array, "t dy"]) 
 
 
 def _root(cov: NDArray) -> NDArray:
-    """A square root of a covariance that may be singular, and a little indefinite from rounding."""
+    """The symmetric root of a covariance that may be singular, and a little indefinite from rounding.
+
+    Eigenvectors alone would be one, too, but rounding decides their signs, and with them all draws.
+    """
     values, vectors = np.linalg.eigh(cov)
-    return vectors * np.sqrt(np.maximum(values, 0.0))
+    return vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
