@@ -160,7 +160,7 @@ def test_where_all_paths_leave_those_that_stay_longest_are_kept() -> None:
 
 @double_precision
 def test_forgetting_is_a_regression_with_lighter_rows() -> None:
-    """With `1 / (t + 1)` forgotten after sample t, the first of n samples counts as 1 / n of the last, and so on."""
+    """With a share of 1 / t forgotten after sample t, the first of n samples counts as 1 / n of the last, and so on."""
     rng = np.random.default_rng(4)
     rows, noise, n = rng.normal(size=(12, 3)), 0.3, 12
     cov, no_prior = 1e6 * np.eye(3), jnp.full(3, jnp.inf)
