@@ -103,7 +103,9 @@ def test_the_plan_has_every_registered_method(whole: list[Job]) -> None:
     assert methods("kink") == {*registry.SYSTEMS, *registry.ONLINE, "EnVI (paper)"}
     assert methods("sysid") == {*registry.METHODS, *registry.ONLINE}
     assert methods("nascar") == {*registry.ONLINE}
-    assert len({job.task.dataset for job in whole if job.task.experiment == "sysid"}) == 5
+    assert methods("recordings") == {*registry.METHODS, *registry.ONLINE}
+    for experiment, count in (("sysid", 5), ("recordings", 16)):
+        assert len({job.task.dataset for job in whole if job.task.experiment == experiment}) == count
     cars = {(job.task.method, job.task.setting) for job in whole if job.task.experiment == "car"}
     assert {("EnVI", "identity"), ("EnVI", "random"), ("OEnVI", "random")} <= cars
 

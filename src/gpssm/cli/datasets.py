@@ -17,15 +17,19 @@ def run(as_json: bool) -> None:
         return
     console = table_console(160)
     table = Table(title="Published recordings", caption=_CAPTION)
-    for column in ("name", "samples", "input -> output", "source", "on this machine"):
-        table.add_column(column, justify="right" if column == "samples" else "left", overflow="fold")
+    for column in ("name", "learn", "test", "inputs -> outputs", "source", "on this machine"):
+        table.add_column(column, justify="right" if column in ("learn", "test") else "left", overflow="fold")
     for name, source in SOURCES.items():
         local = _path(found[name]) or "no"
-        table.add_row(name, str(source.length), _channels(source), source.citation, Text(local))
+        tests = "\n".join(str(rows.length) for rows in source.tests)
+        table.add_row(name, str(source.learn.length), tests, _briefly(source), source.citation, Text(local))
     console.print(table)
 
 
-_CAPTION = "gpssm.datasets.load(name) reads the directory that GPSSM_DATA names, or else downloads once."
+_CAPTION = (
+    "learn, test: samples. gpssm.datasets.load(name) and benchmark(name) read the directory that GPSSM_DATA names, "
+    "or else download once."
+)
 
 
 def _as_dict(source: Source) -> dict[str, object]:
@@ -34,14 +38,29 @@ def _as_dict(source: Source) -> dict[str, object]:
         "length": source.length,
         "inputs": list(source.input_names),
         "outputs": list(source.output_names),
+        "interval": source.interval,
+        "learn": source.learn.length,
+        "tests": [{"name": rows.name, "length": rows.length, "run_in": rows.run_in} for rows in source.tests],
         "description": f"{source.description}: {_channels(source)}",
         "source": source.citation,
     }
 
 
 def _channels(source: Source) -> str:
-    channels = f"{', '.join(source.input_names)} -> {', '.join(source.output_names)}"
-    return channels if source.interval is None else f"{channels}, every {source.interval:g} s"
+    return _timed(f"{', '.join(source.input_names)} -> {', '.join(source.output_names)}", source)
+
+
+def _briefly(source: Source) -> str:
+    """Many channels are counted."""
+    inputs, outputs = (
+        f"{len(names)} {kind}" if len(names) > 2 else ", ".join(names)
+        for names, kind in ((source.input_names, "inputs"), (source.output_names, "outputs"))
+    )
+    return _timed(f"{inputs} -> {outputs}", source)
+
+
+def _timed(channels: str, source: Source) -> str:
+    return channels if source.interval is None else f"{channels}, every {source.interval:.4g} s"
 
 
 def _path(path: Path | None) -> str | None:

@@ -65,6 +65,11 @@ OutDir = Annotated[Path | None, typer.Option("--out", help="Directory for result
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Online = Annotated[bool, typer.Option("--online", help=f"The methods that see every sample once: {', '.join(ONLINE)}.")]
 
+Processes = Annotated[
+    int | None, typer.Option(min=1, help="How many fits at once on this machine; one per core by default.")
+]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try failed fits again.")]
+
 
 @app.command()
 def demo(
@@ -364,6 +369,31 @@ def sysid(
     run(dataset, method, online, seeds, missing, json_, out)
 
 
+@reproduce.command()
+def recordings(
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="A short recording that `gpssm datasets` lists; repeat for several.")
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"{', '.join((*METHODS, *ONLINE))}, or all; repeat for several. By default EnVI and two linear ones."
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 3,
+    processes: Processes = None,
+    retry_failed: RetryFailed = False,
+    json_: AsJson = False,
+    out: Annotated[
+        Path, typer.Option("--out", help="Directory for results and report; fits found there are not repeated.")
+    ] = Path("results/recordings"),
+) -> None:
+    """Sixteen recordings of fifteen systems, beside what is published for them."""
+    from gpssm.cli.recordings import run
+
+    run(dataset, method, seeds, processes, retry_failed, json_, out)
+
+
 Directory = Annotated[Path, typer.Argument(help="Where `gpssm reproduce all` works.", show_default=False)]
 
 
@@ -381,13 +411,11 @@ def all_(
     fast: Annotated[
         bool, typer.Option("--fast", help="One seed, fewer methods and data: a quarter of an hour on two cores.")
     ] = False,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="How many fits at once on this machine; one per core by default.")
-    ] = None,
+    processes: Processes = None,
     dask: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Run on the Dask cluster of this scheduler instead.")
     ] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try failed fits again.")] = False,
+    retry_failed: RetryFailed = False,
     json_: AsJson = False,
 ) -> None:
     """Every table and figure of the paper, with every method, and a report. Stop it and start it as you like.

@@ -1,6 +1,6 @@
 """`gpssm reproduce all`, `status`, `report` and `readme`: the whole paper, how far it is, and what came out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -13,6 +13,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 from gpssm.atomic import write_atomically
 from gpssm.cli.output import print_json, print_line
 from gpssm.errors import InvalidInput
+from gpssm.reproduction.plan import Job
+from gpssm.reproduction.run import Runner
 from gpssm.reproduction.store import Status, Store
 
 
@@ -27,20 +29,27 @@ def run(
     as_json: bool,
 ) -> None:
     """Do what is missing, then write the report."""
-    from gpssm.reproduction import cluster, pool, report
+    from gpssm.reproduction import cluster, pool
     from gpssm.reproduction.plan import plan
-    from gpssm.reproduction.run import run as run_plan
 
     if dask is not None and processes is not None:
         raise InvalidInput("processes: how many there are is up to the cluster; leave out --processes or --dask.")
-    jobs = plan(seeds, only, fast)
+    runner = partial(pool.run, processes=processes) if dask is None else partial(cluster.run, dask)
+    store, written = work_off(plan(seeds, only, fast), out, fast, runner, retry_failed)
+    _tell(store.status(), written, as_json)
+
+
+def work_off(jobs: Sequence[Job], out: Path, fast: bool, runner: Runner, retry_failed: bool) -> tuple[Store, Path]:
+    """Run what is missing of a plan while showing how far it is; its store, and the report that was written."""
+    from gpssm.reproduction import report
+    from gpssm.reproduction.run import run as run_plan
+
     store = Store(out)
     store.begin(jobs, fast)
-    runner = partial(pool.run, processes=processes) if dask is None else partial(cluster.run, dask)
     with _shown() as watch:
         run_plan(store, jobs, runner, retry_failed, watch)
         written = report.write(store)
-    _tell(store.status(), written, as_json)
+    return store, written
 
 
 def status(directory: Path, as_json: bool) -> None:

@@ -12,9 +12,12 @@ from gpssm.datasets.lorenz96 import lorenz96_function as lorenz96_function
 from gpssm.datasets.nascar import Nascar as Nascar
 from gpssm.datasets.nascar import nascar as nascar
 from gpssm.datasets.nascar import nascar_function as nascar_function
-from gpssm.datasets.registry import SOURCES as SOURCES
-from gpssm.datasets.registry import Source as Source
+from gpssm.datasets.registry import Benchmark as Benchmark
+from gpssm.datasets.registry import Unseen as Unseen
+from gpssm.datasets.registry import benchmark as benchmark
 from gpssm.datasets.registry import load as load
 from gpssm.datasets.registry import where as where
 from gpssm.datasets.series import Series as Series
 from gpssm.datasets.series import SeriesList as SeriesList
+from gpssm.datasets.sources import SOURCES as SOURCES
+from gpssm.datasets.sources import Source as Source

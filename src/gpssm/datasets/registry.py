@@ -1,7 +1,6 @@
 """Published recordings: downloaded on first use, or read from the directory that GPSSM_DATA names.
 
-The five system-identification series of the paper's Table II, one input and one output each, nothing
-resampled, scaled or cut. A file whose checksum differs from the published one is never used.
+Nothing is resampled, scaled or cut. A file whose checksum differs from the published one is never used.
 """
 
 import hashlib
@@ -15,139 +14,85 @@ from typing import NamedTuple
 import numpy as np
 
 from gpssm.datasets.series import Series
+from gpssm.datasets.sources import SOURCES, Original, Source
 from gpssm.errors import InvalidInput
 
 NDArray = np.ndarray
 VARIABLE = "GPSSM_DATA"
 
-# The repository has a BSD-3-Clause licence; the data have no separate one.
-BASE_URL = (
-    "https://raw.githubusercontent.com/zhenwendai/RGP/be679607d3457a1038a2fe39b36b816ea380ea39"
-    "/datasets/system_identification/"
-)
 
-
-class Source(NamedTuple):
-    """A data set: what it is, who published it, and the checksums of its file.
-
-    `csv_sha256` belongs to a copy `<name>.csv` with the columns u (input) and y (output) and the same values.
-    """
+class Unseen(NamedTuple):
+    """A part to test on. Its first `run_in` samples find the state it starts from, and are not scored."""
 
     name: str
-    length: int
-    description: str
-    input_names: tuple[str, ...]
-    output_names: tuple[str, ...]
-    interval: float | None  # seconds between samples, where it is known
-    file: str
-    sha256: str
-    csv_sha256: str
-    citation: str
-    variables: tuple[str, ...] = ()  # input and output in a .mat file; other formats have two columns
+    series: Series
+    run_in: int
+    """0 where the part continues the one to learn from: then its state is that at the end of learning."""
+
+
+class Benchmark(NamedTuple):
+    """A recording cut as its published comparisons cut it."""
+
+    name: str
+    train: Series
+    tests: tuple[Unseen, ...]
 
     @property
-    def url(self) -> str:
-        return BASE_URL + self.file
-
-
-SOURCES = {
-    source.name: source
-    for source in (
-        Source(
-            name="actuator",
-            length=1024,
-            description="hydraulic actuator of a crane",
-            input_names=("valve opening",),
-            output_names=("oil pressure",),
-            interval=None,
-            file="actuator.mat",
-            sha256="35d1f95176afd856eb4fe0e2f87e3dff39657db8e6fcf7c531078c8f4eb571e4",
-            csv_sha256="2ba2bc1a1febda3ef7f93da2d014d6da1c70d9d252c890dc2671e3d8cf54af6a",
-            citation="Sjöberg et al., Nonlinear black-box modeling in system identification, Automatica 31(12), 1995",
-            variables=("u", "p"),
-        ),
-        Source(
-            name="ballbeam",
-            length=1000,
-            description="ball on a beam",
-            input_names=("beam angle",),
-            output_names=("ball position",),
-            interval=0.1,
-            file="ballbeam.dat",
-            sha256="e9c48a4f7474953969d4950b4ef72558084b1995f776792ac0cbc80550e6ff42",
-            csv_sha256="07c1ba1f2facdf8045a49d368a99f01e3ff261b12acb1fe3c934917bc2753170",
-            citation="DaISy: database for the identification of systems, KU Leuven, 96-004",
-        ),
-        Source(
-            name="drive",
-            length=500,
-            description="coupled electric drives",
-            input_names=("motor voltage",),
-            output_names=("pulley speed",),
-            interval=0.02,
-            file="drive.mat",
-            sha256="47d0825678d854d8a1bbcfb0ad1188026b853f69beb2067ea00cfd88d13dc4ca",
-            csv_sha256="2965f09adba0b12e026a91e9d42aca93c5e9b0e5282cf5553159614eda161fb6",
-            citation="Wigren and Schoukens, Coupled electric drives data set, Uppsala University, 2017",
-            variables=("u1", "z1"),
-        ),
-        Source(
-            name="dryer",
-            length=1000,
-            description="hair dryer",
-            input_names=("heater voltage",),
-            output_names=("air temperature",),
-            interval=0.08,
-            file="dryer.dat",
-            sha256="adcb2f5a1d9e174d08dd49f7f037626745b5e69cbda0bc1e8dca2a7c687d4538",
-            csv_sha256="2db3cf8e7af01a539b0046e9c1f7c26a72c5ffd3fcd8e5dac142116efdc3b465",
-            citation="DaISy: database for the identification of systems, KU Leuven, 96-006",
-        ),
-        Source(
-            name="gas_furnace",
-            length=296,
-            description="gas furnace",
-            input_names=("gas rate",),
-            output_names=("CO2",),
-            interval=9.0,
-            file="gas_furnace.csv",
-            sha256="ce46e11490a11ac254a959d42d5858f66b3c8013a1b667e553b3d890c67e4d43",
-            csv_sha256="18879bb98f59a14ce513211d092f3275bfcc960f5c9be95bd104f0cc62884159",
-            citation="Box and Jenkins, Time Series Analysis: Forecasting and Control, 1970, series J",
-        ),
-    )
-}
+    def test(self) -> Unseen:
+        """The test part, or the first of them."""
+        return self.tests[0]
 
 
 def load(name: str) -> Series:
-    """A published recording by name: actuator, ballbeam, drive, dryer or gas_furnace.
+    """A published recording by name, as `gpssm datasets` lists them; where there are two, the one to learn from.
 
     Read from the directory that the environment variable GPSSM_DATA names; without it, downloaded once and cached.
     """
     source = _source(name)
-    directory = _own_directory()
-    path = _download(source) if directory is None else _own_file(source, directory)
-    data = path.read_bytes()
-    if not _is_published(source, data):
-        raise InvalidInput(
-            f"{VARIABLE}: {str(path)!r} differs from the published data (checksum); "
-            f"get the original from {source.url}, or unset {VARIABLE} to download it."
-        )
-    u, y = _columns(source, path.suffix, data)
-    return Series(y[:, None], u[:, None], None, source.output_names, source.input_names)
+    return _read(source, source.originals[0])
+
+
+def benchmark(name: str) -> Benchmark:
+    """The same recording, as the part to learn from and the parts to test on."""
+    source = _source(name)
+    recordings = [_read(source, original) for original in source.originals]
+    train = recordings[source.learn.original].rows(slice(source.learn.start, source.learn.stop))
+    tests = (
+        Unseen(rows.name, recordings[rows.original].rows(slice(rows.start, rows.stop)), rows.run_in)
+        for rows in source.tests
+    )
+    return Benchmark(name, train, tuple(tests))
 
 
 def where(name: str) -> Path | None:
-    """The file that `load(name)` would read without a download, if there is one and it is intact."""
-    source = _source(name)
+    """The file that `load(name)` would read without a download, if all files of the data set are here and intact."""
+    found = [_here(original) for original in _source(name).originals]
+    return None if None in found else found[0]
+
+
+def _read(source: Source, original: Original) -> Series:
+    directory = _own_directory()
+    path = _download(source, original) if directory is None else _own_file(original, directory)
+    data = path.read_bytes()
+    if not _is_published(original, data):
+        raise InvalidInput(
+            f"{VARIABLE}: {str(path)!r} differs from the published data (checksum); "
+            f"get the original from {original.url}, or unset {VARIABLE} to download it."
+        )
+    table, width = _columns(original, path.suffix.lower(), data), len(source.input_names)
+    return Series(table[:, width:], table[:, :width], None, source.output_names, source.input_names)
+
+
+def _here(original: Original) -> Path | None:
+    """The file with a recording that is on this machine, if it is intact."""
     directory = _own_directory()
     if directory is None:
         pooch = _pooch()
-        candidates = [] if pooch is None else [Path(pooch.os_cache("gpssm")) / source.file]
+        candidates = [] if pooch is None else [Path(pooch.os_cache("gpssm")) / original.file]
     else:
-        candidates = _own_candidates(source, directory)
+        candidates = _own_candidates(original, directory)
     path = next((path for path in candidates if path.is_file()), None)
-    return path if path is not None and _is_published(source, path.read_bytes()) else None
+    return path if path is not None and _is_published(original, path.read_bytes()) else None
 
 
 def _source(name: str) -> Source:
@@ -156,8 +101,12 @@ def _source(name: str) -> Source:
     return SOURCES[name]
 
 
-def _is_published(source: Source, data: bytes) -> bool:
-    return hashlib.sha256(data).hexdigest() in (source.sha256, source.csv_sha256)
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _is_published(original: Original, data: bytes) -> bool:
+    return _digest(data) in (original.sha256, original.csv_sha256)
 
 
 def _own_directory() -> Path | None:
@@ -165,19 +114,19 @@ def _own_directory() -> Path | None:
     return Path(value).expanduser() if value else None
 
 
-def _own_candidates(source: Source, directory: Path) -> list[Path]:
-    return [directory / f"{source.name}.csv", directory / source.file]
+def _own_candidates(original: Original, directory: Path) -> list[Path]:
+    return [directory / f"{original.copy}.csv", directory / original.file]
 
 
-def _own_file(source: Source, directory: Path) -> Path:
-    candidates = _own_candidates(source, directory)
+def _own_file(original: Original, directory: Path) -> Path:
+    candidates = _own_candidates(original, directory)
     for path in candidates:
         if path.is_file():
             return path
     expected = " or ".join(dict.fromkeys(path.name for path in candidates))
     place = f"no {expected} in {str(directory)!r}" if directory.is_dir() else f"no directory {str(directory)!r}"
     raise FileNotFoundError(
-        f"{VARIABLE}: there is {place}; get {source.file} from {source.url}, or unset {VARIABLE} to download it."
+        f"{VARIABLE}: there is {place}; get {original.file} from {original.url}, or unset {VARIABLE} to download it."
     )
 
 
@@ -188,28 +137,29 @@ def _pooch() -> ModuleType | None:
         return None
 
 
-def _download(source: Source) -> Path:
+def _download(source: Source, original: Original) -> Path:
     """The original in the cache: verified, or refused and removed."""
-    by_hand = f"get {source.file} from {source.url} and set {VARIABLE} to its directory"
+    by_hand = f"get {original.file} from {original.url} and set {VARIABLE} to its directory"
     pooch = _pooch()
     if pooch is None:
         raise InvalidInput(
             f"name: downloading {source.name!r} needs pooch; run pip install 'gpssm[data]', or {by_hand}."
         )
     cache = Path(pooch.os_cache("gpssm"))
-    path = cache / source.file
+    path = cache / original.file
     # Removed first, so that a damaged file does not stay behind when there is no network either.
-    if path.is_file() and not _is_published(source, path.read_bytes()):
+    if path.is_file() and not _is_published(original, path.read_bytes()):
         path.unlink(missing_ok=True)
     try:
-        return Path(pooch.retrieve(source.url, known_hash=source.sha256, fname=source.file, path=cache))
+        return Path(pooch.retrieve(original.url, known_hash=original.sha256, fname=original.file, path=cache))
     except OSError as error:  # every failure of the network is one
         raise OSError(
             f"name: {source.name!r} could not be downloaded to {str(cache)!r} ({_reason(error)}); {by_hand}."
         ) from error
     except ValueError as error:  # pooch has removed what it had fetched
         raise InvalidInput(
-            f"name: what came from {source.url} differs from the published data (checksum) and was removed; try again."
+            f"name: what came from {original.url} differs from the published data (checksum) and was removed; "
+            "try again."
         ) from error
 
 
@@ -219,12 +169,19 @@ def _reason(error: OSError) -> str:
     return f"the server answered {status}" if status else error.strerror or type(error).__name__
 
 
-def _columns(source: Source, suffix: str, data: bytes) -> tuple[NDArray, NDArray]:
-    """Input and output (T,), from the original or from the copy: every .csv has one line of names."""
+def _columns(original: Original, suffix: str, data: bytes) -> NDArray:
+    """Inputs and outputs side by side (T, dc + dy)."""
+    if _digest(data) == original.csv_sha256:
+        return np.loadtxt(io.BytesIO(data), delimiter=",", skiprows=1)
     if suffix == ".mat":
-        content = importlib.import_module("scipy.io").loadmat(io.BytesIO(data))
-        u, y = (np.asarray(content[name], dtype=float).ravel() for name in source.variables)
-        return u, y
-    csv = suffix == ".csv"
-    table = np.loadtxt(io.BytesIO(data), delimiter="," if csv else None, skiprows=1 if csv else 0)
-    return table[:, 0], table[:, 1]
+        content = importlib.import_module("scipy.io").loadmat(io.BytesIO(data), variable_names=original.channels)
+        return np.hstack([_upright(content[str(name)]) for name in original.channels])
+    # Every .csv has one line of names. Only the columns that are asked for are read: others may be empty.
+    csv, columns = suffix == ".csv", [int(column) for column in original.channels]
+    return np.loadtxt(io.BytesIO(data), delimiter="," if csv else None, skiprows=1 if csv else 0, usecols=columns)
+
+
+def _upright(variable: NDArray) -> NDArray:
+    """Samples in rows (T, d): some files have them in columns."""
+    values = np.asarray(variable, dtype=float)
+    return values.T if values.shape[0] < values.shape[1] else values

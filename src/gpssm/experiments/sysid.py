@@ -88,13 +88,13 @@ class Row:
         return asdict(self)
 
 
-def build(method: str) -> Any:
+def build(method: str, state_dim: int = STATE_DIM) -> Any:
     """The method as it is compared: with its defaults."""
     if method in ONLINE:
         return registry.build_online(
-            method, state_dim=STATE_DIM, num_inducing=NUM_INDUCING, emission="observed", input_lags=STATE_DIM
+            method, state_dim=state_dim, num_inducing=NUM_INDUCING, emission="observed", input_lags=STATE_DIM
         )
-    return registry.build(method, state_dim=STATE_DIM, num_inducing=NUM_INDUCING)
+    return registry.build(method, state_dim=state_dim, num_inducing=NUM_INDUCING)
 
 
 def fit(

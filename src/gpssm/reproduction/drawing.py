@@ -2,8 +2,9 @@
 
 import io
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
@@ -37,3 +38,14 @@ def panels(
     buffer = io.BytesIO()
     canvas.savefig(buffer, format="png", dpi=100, metadata={"Software": None})
     return (Figure(name, caption, buffer.getvalue()),)
+
+
+def forecast(ax: Axes, title: str, curves: dict[str, Any], step: int = 1) -> None:
+    """What came (`truth`, black) and its forecast (`mean`) with a band (`low`, `high`), every `step` samples."""
+    mean, low, high, truth = (np.array(curves[name], float) for name in ("mean", "low", "high", "truth"))
+    time = step * np.arange(len(truth))
+    ax.fill_between(time, low, high, color="C0", alpha=0.25, lw=0)
+    ax.plot(time, mean, color="C0", lw=1.0)
+    ax.plot(time, truth, color="k", lw=0.7)
+    margin = 0.5 * (truth.max() - truth.min())
+    ax.set(title=title, ylim=(truth.min() - margin, truth.max() + margin))

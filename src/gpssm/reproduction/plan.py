@@ -18,7 +18,8 @@ from gpssm.errors import InvalidInput
 from gpssm.reproduction.pages import Section
 
 CHAPTERS: dict[str, str] = {
-    name: f"gpssm.reproduction.chapters.{name}" for name in ("kink", "sysid", "car", "nascar", "convergence")
+    name: f"gpssm.reproduction.chapters.{name}"
+    for name in ("kink", "sysid", "car", "nascar", "convergence", "recordings")
 }
 
 
@@ -211,6 +212,14 @@ def group(found: Iterable[tuple[Job, dict[str, Any] | None]]) -> list[Group]:
             )
         )
     return groups
+
+
+def by_dataset(groups: Sequence[Group]) -> dict[str, list[Group]]:
+    """The groups of every data set, in the order they come in."""
+    found: dict[str, list[Group]] = {}
+    for each in groups:
+        found.setdefault(each.cell.dataset, []).append(each)
+    return found
 
 
 def _slug(text: str) -> str:

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from gpssm.datasets import load
 from gpssm.experiments import sysid as experiment
 from gpssm.methods import registry
-from gpssm.reproduction.drawing import panels
+from gpssm.reproduction.drawing import forecast, panels
 from gpssm.reproduction.numbers import Estimate, files, mean, number, over_seeds, printed, text, verdict
 from gpssm.reproduction.pages import Entry, Figure, Section, Table, entry
-from gpssm.reproduction.plan import Cell, Group, Task
+from gpssm.reproduction.plan import Cell, Group, Task, by_dataset
 from gpssm.reproduction.settings import spell
 
 SEEDS = 5
@@ -46,12 +46,9 @@ def run(task: Task) -> dict[str, Any]:
 
 
 def section(groups: Sequence[Group]) -> Section:
-    datasets = list(dict.fromkeys(group.cell.dataset for group in groups))
-    tables, figures = [_brief(groups, datasets)], list[Figure]()
-    for dataset in datasets:
-        own = [group for group in groups if group.cell.dataset == dataset]
-        tables.append(_table(dataset, own))
-        figures += _figure(dataset, own)
+    own = by_dataset(groups)
+    tables = [_brief(groups, list(own)), *(_table(dataset, each) for dataset, each in own.items())]
+    figures = [figure for dataset, each in own.items() for figure in _figure(dataset, each)]
     return Section(
         "Table II: five recorded systems",
         (
@@ -118,12 +115,4 @@ def _figure(dataset: str, groups: list[Group]) -> tuple[Figure, ...]:
 
 def _draw(ax: Axes, group: Group) -> None:
     result = group.results[0]
-    mean_, low, high, truth = (np.array(result[name], float) for name in ("mean", "low", "high", "truth"))
-    time = np.arange(len(truth))
-    ax.fill_between(time, low, high, color="C0", alpha=0.25, lw=0)
-    ax.plot(time, mean_, color="C0", lw=1.0)
-    ax.plot(time, truth, color="k", lw=0.7)
-    margin = 0.5 * (truth.max() - truth.min())
-    ax.set(
-        title=f"{group.method}: RMSE {result['free_run_rmse']:.3g}", ylim=(truth.min() - margin, truth.max() + margin)
-    )
+    forecast(ax, f"{group.method}: RMSE {result['free_run_rmse']:.3g}", result)
