@@ -161,6 +161,13 @@ class Posterior:
         return self._states(y, *compiled(self.model, *self._arguments(y, c, seed, members)))
 
     @double_precision
+    def filtered_at(self, outputs: NDArray, inputs: NDArray, index: int, *, seed: int = 0) -> States:
+        """The state after one sample of a checked recording, to forecast from; what comes later is not read."""
+        trace = self._run(outputs, inputs, seed)
+        mean, cov, now = trace.filtered.mean, trace.filtered.cov, slice(index, index + 1)
+        return self._states(outputs[:0], mean[now], cov[now], jnp.zeros(()), trace.filtered.members[index])
+
+    @double_precision
     def smooth(self, outputs: Any, inputs: Any = None, *, seed: int = 0) -> States:
         """The state at every time given all samples (ensemble Rauch-Tung-Striebel)."""
         y, c = series(outputs, inputs, self.output_dim, self.input_dim)

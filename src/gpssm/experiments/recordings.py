@@ -26,6 +26,7 @@ from gpssm.datasets import Benchmark, Series
 from gpssm.experiments import sysid
 from gpssm.experiments.online import learn_once
 from gpssm.methods import registry
+from gpssm.methods.search import AUTO
 
 NDArray = np.ndarray
 
@@ -205,8 +206,8 @@ class Summary:
 
 
 def build(method: str, output_dim: int) -> Any:
-    """The method as it is compared: a few states more than outputs, otherwise its defaults."""
-    return sysid.build(method, state_dim=max(sysid.STATE_DIM, output_dim + 2))
+    """The method as it is compared: as many states as it finds it needs, live a few more than outputs; defaults."""
+    return sysid.build(method, max(sysid.STATE_DIM, output_dim + 2) if method in registry.ONLINE else AUTO)
 
 
 def fit(data: Benchmark, method: str, seed: int) -> Score:

@@ -71,7 +71,7 @@ class ADEnKF(StateSpaceMethod):
         key_network, key_carry = jax.random.split(key)
         hidden = self.state_dim > windows.outputs.shape[-1]
         num_members = self.settings(begun, hidden).num_members
-        carry = start.ensembles(begun.states, windows, num_members, key_carry, jnp.dtype(self.dtype))
+        carry = start.ensembles(begun, windows, num_members, key_carry, jnp.dtype(self.dtype))
         # Every restart has its own weights: with the same ones they would end much alike.
         old = begun.model.transition
         drawn = ResidualTransition.start(key_network, old.mean, len(old.network.layers[0].bias))

@@ -7,7 +7,7 @@ user knows, start values, windows, restarts, the optimiser, and the posterior th
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
@@ -23,8 +23,8 @@ from gpssm.gp.kernels import RBF, Kernel
 from gpssm.gp.means import Mean
 from gpssm.history import History, Progress
 from gpssm.interruption import Interruption
-from gpssm.methods import start
-from gpssm.methods.training import Objective, Schedule, train
+from gpssm.methods import candidates, search, start
+from gpssm.methods.training import Diverged, Objective, Schedule, train
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise, Transition
 from gpssm.parameters import match, parameters
@@ -54,12 +54,37 @@ class Path(NamedTuple):
     history: History
 
 
+class Course(NamedTuple):
+    """What a fit is given, and who is told of it."""
+
+    begun: start.Start
+    ys: list[np.ndarray]
+    cs: list[np.ndarray]
+    key: Array
+    interruption: Interruption
+    watch: Watch | None
+    seed: int
+    line: search.Found | None
+    """The linear model that the dimension of the state was chosen by, if it was."""
+
+
+_LOST = 0.1  # half the variance of what a simulation does not explain, at which it does not follow the recording
+_SKELETONS = 2  # with a GP, that are learned from beside the line
+# Of the schedule: a skeleton has found what takes most of the steps.
+_TRIAL_SHARE, _FINAL_SHARE, _INFORMED_RATE = 0.125, 0.25, 2 / 3
+# Numbers of all states, and limits of the share of the steps that this makes affordable.
+_EFFORT, _EFFORTS = 2000, (0.35, 1.5)
+# Adam moves every number by its rate, whatever that does; a pole at 0.98 does not survive many large steps.
+_FITTED_RATE = 0.05
+
+
 @dataclass(frozen=True)
 class StateSpaceMethod(ABC):
     """A method with everything that a user may want to choose of the model around f.
 
     Args:
-        state_dim: dimension of the hidden state.
+        state_dim: dimension of the hidden state; `"auto"` is 4, or two more than there are outputs, or more
+            where a linear model with more states forecasts the end of the recording clearly better.
         emission: how outputs arise from states: `"observed"` (the first states are the outputs;
             the default where there are at least as many states as outputs), `"learned"` (linear),
             a known matrix C (dy, dx), or a function of x (n, dx) made of JAX operations. For a
@@ -75,6 +100,7 @@ class StateSpaceMethod(ABC):
     """
 
     state_dim: int
+    """An integer once a fit has begun; `"auto"` before."""
     emission: EmissionLike | None = field(default=None, kw_only=True)
     process_noise: float | Sequence[float] | None = field(default=None, kw_only=True)
     obs_noise: float | Sequence[float] | None = field(default=None, kw_only=True)
@@ -93,6 +119,8 @@ class StateSpaceMethod(ABC):
         if not self.name:
             object.__setattr__(self, "name", type(self).__name__)
         for argument, least in self._COUNTS:
+            if argument == "state_dim" and self.state_dim == search.AUTO:
+                continue
             # A NumPy integer would not survive being saved.
             object.__setattr__(self, argument, positive_int(argument, getattr(self, argument), least))
         positive_int("schedule.max_steps", self.schedule.max_steps)
@@ -134,9 +162,10 @@ class StateSpaceMethod(ABC):
         """Names of the model's parameters that are not trained."""
         return match((p.name for p in parameters(begun.model)), self.fixed) | begun.fixed
 
-    def multiples(self) -> dict[str, float]:
+    def multiples(self, begun: start.Start) -> dict[str, float]:
         """Learning rates relative to the common one, by a word of the parameter's name."""
-        return {"process_noise": self.noise_rate, "obs_noise": self.noise_rate}
+        rates = {"process_noise": self.noise_rate, "obs_noise": self.noise_rate}
+        return rates | dict.fromkeys(begun.fitted, _FITTED_RATE)
 
     def process_noise_start(self, variance: np.ndarray) -> DiagonalNoise | FullNoise:
         """Q to begin with, from its standardised variances."""
@@ -146,7 +175,7 @@ class StateSpaceMethod(ABC):
         """What was trained, as it is to be used."""
         return learner
 
-    def default_window(self, hidden: bool) -> int:
+    def default_window(self, begun: start.Start, hidden: bool) -> int:
         """Short windows where the state is seen: gradients through many steps of a chaotic system explode."""
         return 50 if hidden else 20
 
@@ -178,36 +207,126 @@ class StateSpaceMethod(ABC):
         """
         clock = CompileClock()
         ys, cs = training_data(outputs, inputs)
+        if restarts is not None:
+            positive_int("restarts", restarts)
+        if self.state_dim == search.AUTO:
+            line = search.enough_states(search.standardised(ys, cs))
+            posterior = replace(self, state_dim=line.order)._fit(ys, cs, seed, restarts, progress, line)
+        else:
+            posterior = self._fit(ys, cs, seed, restarts, progress)
+        posterior.history.compile_seconds = clock.seconds
+        return posterior
+
+    def _fit(
+        self,
+        ys: list[np.ndarray],
+        cs: list[np.ndarray],
+        seed: int,
+        restarts: int | None,
+        progress: bool | Callable[[Progress], None],
+        line: search.Found | None = None,
+    ) -> Posterior:
         hidden = self.state_dim > ys[0].shape[1]
-        restarts = self.default_restarts(hidden) if restarts is None else positive_int("restarts", restarts)
         begun = start.begin(self, ys, cs, seed)
         # Whatever does not fit is refused by these, before anything is compiled.
         self.held(begun)
         self.settings(begun, hidden)
-        windows, key = self.windows(begun, ys, cs), jax.random.key(seed)
-        longest = max(range(len(ys)), key=lambda i: len(ys[i]))
-        candidates: list[Candidate] = []
+        key = jax.random.key(seed)
         with watcher(progress, self.name) as watch, Interruption() as interruption:
             told = None if watch is None else self._telling(watch, begun, hidden)
-            while wants_another(candidates, restarts):
-                number = len(candidates)
-                label = f"start {number + 1} of {max(restarts, number + 1)}, " if restarts > 1 else ""
-                path = self.learn(begun, windows, jax.random.fold_in(key, number), interruption, told, label)
-                # A bound from half of a fit cannot be compared with those of whole ones.
-                if not interruption.requested or not candidates:
-                    posterior = self._posterior(path.learner, path.history, begun, hidden)
-                    candidates.append(Candidate.of(posterior, ys[longest], cs[longest], compared=restarts > 1))
-                if interruption.requested:
-                    break
-            posterior = best(candidates).continued_from(ys[-1], cs[-1], seed=seed)
+            course = Course(begun, ys, cs, key, interruption, told, seed, line)
+            posterior = self._from_skeletons(course, restarts) if search.applies(begun, hidden) else None
+            if posterior is None:
+                posterior = self._from_restarts(course, hidden, restarts)
+            posterior = posterior.continued_from(ys[-1], cs[-1], seed=seed)
         posterior.history.interrupted = interruption.requested
-        posterior.history.compile_seconds = clock.seconds
         return posterior
+
+    def _from_skeletons(self, course: "Course", restarts: int | None) -> Posterior | None:
+        """The best of a few skeletons, by what each, learned from the rest, forecasts of the end of the recording.
+
+        None where there is no skeleton to be found: f has no GP, or no simulation follows the recording.
+        """
+        begun, ys, cs = course.begun, course.ys, course.cs
+        if not search.has_gp(begun):
+            return None
+        data = search.standardised(ys, cs)
+        line = search.best_line(data, self.state_dim) if course.line is None else course.line
+        found = search.skeletons(begun, self.held(begun), data, line, course.seed)[:_SKELETONS]
+        if min(np.mean(f.obs) for f in found) > _LOST:
+            return None
+        found.append(line)
+        if restarts is not None:
+            found = sorted(found, key=lambda f: f.error)[:restarts]
+        effort = float(np.clip(_EFFORT / (len(ys) * max(map(len, ys)) * self.state_dim), *_EFFORTS))
+
+        def learn(f: search.Found, share: float, outputs: list[np.ndarray], number: int, label: str) -> Posterior:
+            steps = max(1, round(share * self.schedule.max_steps))
+            schedule = self.schedule._replace(
+                learning_rate=_INFORMED_RATE * self.schedule.learning_rate, max_steps=steps, decay_steps=steps // 2
+            )
+            informed = self._informed(begun, f, data)
+            path = replace(self, schedule=schedule).learn(
+                informed, self.windows(informed, outputs, cs), jax.random.fold_in(course.key, number),
+                course.interruption, course.watch, label,
+            )  # fmt: skip
+            return self._posterior(path.learner, path.history, informed, True)
+
+        chosen, widening = found[0], 1.0
+        if data.holds_back:
+            kept = [np.where(np.arange(len(y))[:, None] < n, y, np.nan) for y, n in zip(ys, data.cuts, strict=True)]
+            trials: list[candidates.Trial] = []
+            for number, f in enumerate(found):
+                try:
+                    posterior = learn(f, _TRIAL_SHARE * effort, kept, number, f"start {number + 1} of {len(found)}, ")
+                except Diverged:
+                    trials.append(candidates.Trial.lost())
+                    continue
+                if course.interruption.requested:
+                    return posterior
+                trials.append(candidates.Trial.of(posterior, kept, ys, cs, data.cuts))
+            best = candidates.best_trial(trials)
+            chosen, widening = found[best], trials[best].widening
+        posterior = learn(search.refined(chosen, data), _FINAL_SHARE * effort**0.5, ys, len(found), "")
+        return candidates.widened(posterior, widening)
+
+    def _informed(self, begun: start.Start, found: search.Found, data: search.Data) -> start.Start:
+        return search.informed(
+            begun, found, data, keep_noise=(self.process_noise is not None, self.obs_noise is not None)
+        )
+
+    def _from_restarts(self, course: "Course", hidden: bool, restarts: int | None) -> Posterior:
+        """The best of several fits that start from nothing, with other random numbers each.
+
+        Where states are hidden behind a network, one more starts from a line: what there is of a skeleton for it.
+        """
+        begun, ys, cs, interruption = course.begun, course.ys, course.cs, course.interruption
+        wanted = self.default_restarts(hidden) if restarts is None else restarts
+        starts = [begun] * wanted
+        if restarts is None and search.applies(begun, hidden) and not search.has_gp(begun):
+            data = search.standardised(ys, cs)
+            line = search.best_line(data, self.state_dim) if course.line is None else course.line
+            starts.append(self._informed(begun, search.refined(line, data), data))
+        windows = self.windows(begun, ys, cs)
+        longest = max(range(len(ys)), key=lambda i: len(ys[i]))
+        found: list[candidates.Candidate] = []
+        while candidates.wants_another(found, len(starts)):
+            number = len(found)
+            label = f"start {number + 1} of {max(len(starts), number + 1)}, " if len(starts) > 1 else ""
+            key, first = jax.random.fold_in(course.key, number), starts[number] if number < len(starts) else begun
+            path = self.learn(first, windows, key, interruption, course.watch, label)
+            # A bound from half of a fit cannot be compared with those of whole ones.
+            if not interruption.requested or not found:
+                posterior = self._posterior(path.learner, path.history, first, hidden)
+                found.append(candidates.Candidate.of(posterior, ys[longest], cs[longest], compared=len(starts) > 1))
+            if interruption.requested:
+                break
+        return candidates.best(found)
 
     def windows(self, begun: start.Start, ys: list[np.ndarray], cs: list[np.ndarray]) -> Windows:
         """The standardised recordings, cut."""
         longest, scaling = max(map(len, ys)), begun.scaling
-        preferred = self.default_window(self.state_dim > ys[0].shape[1]) if self.window is None else self.window
+        preferred = self.default_window(begun, self.state_dim > ys[0].shape[1]) if self.window is None else self.window
         length = longest if preferred == 0 else min(preferred, longest)
         windows = cut([scaling.standardise_outputs(y) for y in ys], [scaling.standardise_inputs(c) for c in cs], length)
         return windows._replace(log_volume=np.asarray(sum(scaling.log_volume(y) for y in ys)))
@@ -245,7 +364,7 @@ class StateSpaceMethod(ABC):
         prefix = "model." if isinstance(path.learner, Learner) else ""
         held = {prefix + name for name in self.held(begun)}
         names = tuple(p.name for p in parameters(path.learner) if p.name not in held)
-        rates = self.multiples()
+        rates = self.multiples(begun)
         learner, carry, history = train(
             type(self).objective, path.learner, path.carry, cast(data, self.dtype),
             settings=self.settings(begun, hidden), names=names,
@@ -309,62 +428,14 @@ class GPMethod(StateSpaceMethod):
     def transition(self, rough: start.Rough, seed: int) -> Transition:
         return start.gp_transition(self, rough)
 
-    def multiples(self) -> dict[str, float]:
-        return super().multiples() | {"inducing_inputs": self.inducing_rate}
+    def multiples(self, begun: start.Start) -> dict[str, float]:
+        return {"inducing_inputs": self.inducing_rate} | super().multiples(begun)
 
 
 def one_of(argument: str, value: Any, choices: tuple[Any, ...]) -> None:
     """Refuse what is not among the choices."""
     if value not in choices:
         raise InvalidInput(f"{argument}: expected one of {choices}, got {value!r}.")
-
-
-_RUN_IN = 25  # samples to find the state from before a free run
-_MAX_LOSS = 1.0  # nats per number
-_LOST = 2.0  # standard deviations of the recording
-_MOST_STARTS = 2  # times as many as were wanted, where all of those are lost
-
-
-class Candidate(NamedTuple):
-    """The end of one start, and its free run over the longest recording.
-
-    The bound sees stretches of some ten samples. A model that is just unstable looks good on those, and
-    explodes over hundreds.
-    """
-
-    posterior: Posterior
-    density: float = 0.0
-    """Mean log-density of the recording after its first samples, forecast from them alone."""
-    error: float = 0.0
-    """Root mean square of the forecast's error, in standard deviations of the recording."""
-
-    @classmethod
-    def of(cls, posterior: Posterior, y: np.ndarray, c: np.ndarray, *, compared: bool) -> "Candidate":
-        """Without a free run where there is nothing to compare with, or too little to run over."""
-        if not compared or len(y) < 2 * _RUN_IN:
-            return cls(posterior)
-        inputs = (c[:_RUN_IN], c[_RUN_IN:]) if posterior.input_dim else (None, None)
-        state = posterior.filter(y[:_RUN_IN], inputs[0])
-        forecast = posterior.forecast(len(y) - _RUN_IN, inputs[1], state=state, num_paths=100)
-        with np.errstate(over="ignore", invalid="ignore"):  # where it explodes the density is minus infinity
-            residual = y[_RUN_IN:] - forecast.mean
-            density = np.nanmean(-0.5 * (residual / forecast.std) ** 2 - np.log(forecast.std))
-            error = np.sqrt(np.nanmean((residual / posterior.scaling.output_scale) ** 2))
-        finite = bool(np.isfinite(density) and np.isfinite(error))
-        return cls(posterior, float(density) if finite else -np.inf, float(error) if finite else np.inf)
-
-
-def wants_another(candidates: list[Candidate], restarts: int) -> bool:
-    """As many as were asked for; more, where every one of them runs away from its own recording."""
-    if len(candidates) < restarts:
-        return True
-    return len(candidates) < _MOST_STARTS * restarts and all(c.error > _LOST for c in candidates)
-
-
-def best(candidates: list[Candidate]) -> Posterior:
-    """The best bound among those whose free run stays with the recording."""
-    least = max(c.density for c in candidates) - _MAX_LOSS
-    return max((c.posterior for c in candidates if c.density >= least), key=lambda p: p.history.best)
 
 
 def cast(tree: Any, dtype: Any) -> Any:

@@ -12,10 +12,15 @@ measured reason; `EnVI.paper` switches it off:
 - the process noise enters the predicted moments in closed form, and members are given the posterior
   moments of the predicted mixture (`filters.ensemble`);
 - a learned linear mean function, started from least squares;
+- where states are hidden, the start is a skeleton (`methods.skeleton`): the same model without noise,
+  fitted to the error of its simulation; one of several, linear ones among them, chosen by what EnVI
+  from each of them forecasts of the end of the recording (`methods.search`, `methods.candidates`);
 - where states are hidden, gap training: over random blocks the update is skipped while every y_t
-  is still scored, so that the model learns to run freely and not only one step ahead; in two
-  phases, from several starts, of which the one with the best bound is kept;
-- noise variances start large (the filter follows the data first) and move at a higher rate.
+  is still scored, so that the model learns to run freely and not only one step ahead. Where no
+  skeleton follows the recording, from nothing: in two phases, from several starts, of which the one
+  with the best bound is kept;
+- noise variances start large (the filter follows the data first) where they start from nothing, and
+  move at a higher rate.
 """
 
 from dataclasses import dataclass, field, replace
@@ -135,6 +140,10 @@ def _gaps(key: Array, data: Data, gap_length: int) -> Array:
 # run freely; then shorter ones. What is found depends on the random numbers, so there are several starts.
 _HIDDEN_PHASES = (Phase(0.7, 1.0, 0.5), Phase(0.3, 2.0, 0.6))
 _HIDDEN_RESTARTS = 3
+_HIDDEN_GAP = 25
+# A skeleton runs freely over the whole recording; longer stretches without updates keep it able to.
+_INFORMED_PHASE = Phase(0.5)
+_INFORMED_GAP, _INFORMED_WINDOW = 50, 100
 # A square-root update needs few members more than states, and time goes with their number.
 _HIDDEN_MEMBERS = 16
 
@@ -155,7 +164,7 @@ class EnVI(GPMethod):
         localization: radius of the Gaspari-Cohn taper over the state's index.
         gap_fraction: share of blocks over which the update is skipped. By default none where all
             states are observed; 0.7, then 0.3, where some are hidden.
-        gap_length: samples in such a block.
+        gap_length: samples in such a block; by default 25, or 50 from a skeleton.
     """
 
     full_process_noise: bool = field(default=False, kw_only=True)
@@ -166,14 +175,16 @@ class EnVI(GPMethod):
     inflation: float = field(default=1.0, kw_only=True)
     localization: float | None = field(default=None, kw_only=True)
     gap_fraction: float | None = field(default=None, kw_only=True)
-    gap_length: int = field(default=25, kw_only=True)
+    gap_length: int | None = field(default=None, kw_only=True)
 
-    _COUNTS = (*GPMethod._COUNTS, ("num_samples", 1), ("gap_length", 1))
+    _COUNTS = (*GPMethod._COUNTS, ("num_samples", 1))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_members is not None:
             object.__setattr__(self, "num_members", positive_int("num_members", self.num_members, 3))
+        if self.gap_length is not None:
+            object.__setattr__(self, "gap_length", positive_int("gap_length", self.gap_length))
         one_of("update", self.update, (None, "perturbed", "sqrt", "mixture"))
         one_of("moments", self.moments, ("exact_noise", "sampled"))
         if not isinstance(self.inflation, (int, float)) or not self.inflation >= 1.0:
@@ -223,8 +234,12 @@ class EnVI(GPMethod):
             weights = np.asarray(ensemble.gaspari_cohn(jnp.asarray(index[:, None] - index, float), self.localization))
             taper = tuple(tuple(float(v) for v in row) for row in weights)
         options = ensemble.Options(self.moments, self.update or chosen, self.inflation)
-        gaps = any(float(phase.gap_fraction) > 0 for phase in self._phases(hidden))
-        return Settings(num_members, self.num_samples, options, taper, self.gap_length if gaps else 0)
+        gaps = any(float(phase.gap_fraction) > 0 for phase in self._phases(begun, hidden))
+        gap_length = self.gap_length or (_INFORMED_GAP if begun.informed else _HIDDEN_GAP)
+        return Settings(num_members, self.num_samples, options, taper, gap_length if gaps else 0)
+
+    def default_window(self, begun: start.Start, hidden: bool) -> int:
+        return _INFORMED_WINDOW if begun.informed else super().default_window(begun, hidden)
 
     def filter_settings(self, begun: start.Start, hidden: bool) -> FilterSettings:
         """The filter of the objective, with more members."""
@@ -235,7 +250,7 @@ class EnVI(GPMethod):
         return FullNoise(np.diag(np.sqrt(variance))) if self.full_process_noise else DiagonalNoise(variance)
 
     def default_restarts(self, hidden: bool) -> int:
-        return _HIDDEN_RESTARTS if len(self._phases(hidden)) > 1 else 1
+        return _HIDDEN_RESTARTS if hidden and self.gap_fraction is None else 1
 
     def learn(
         self,
@@ -250,9 +265,9 @@ class EnVI(GPMethod):
         hidden = self.state_dim > windows.outputs.shape[-1]
         settings = self.settings(begun, hidden)
         key, key_carry = jax.random.split(key)
-        carry = start.ensembles(begun.states, windows, settings.num_members, key_carry, jnp.dtype(self.dtype))
+        carry = start.ensembles(begun, windows, settings.num_members, key_carry, jnp.dtype(self.dtype))
         path = Path(cast(begun.model, self.dtype), carry, key, History())
-        phases = self._phases(hidden)
+        phases = self._phases(begun, hidden)
         for phase in phases:
             schedule = self.schedule._replace(max_steps=max(1, round(phase.share * self.schedule.max_steps)))
             if phase is not phases[-1]:
@@ -262,7 +277,9 @@ class EnVI(GPMethod):
                 break
         return path
 
-    def _phases(self, hidden: bool) -> tuple[Phase, ...]:
+    def _phases(self, begun: start.Start, hidden: bool) -> tuple[Phase, ...]:
         if self.gap_fraction is not None:
             return (Phase(self.gap_fraction),)
+        if begun.informed:
+            return (_INFORMED_PHASE,)
         return _HIDDEN_PHASES if hidden else (Phase(),)

@@ -4,8 +4,9 @@
 
 The first states are the outputs without their noise, the rest are hidden: every observable system
 with linearly independent outputs has such coordinates. A, B, b, a full Q and a diagonal R maximise
-the exact likelihood of the Kalman filter, missing samples included, with L-BFGS from the subspace
-fit, over stable A: what is not stable cannot be run freely. The state before the first sample has
+the exact likelihood of the Kalman filter, missing samples included, with L-BFGS, over stable A:
+what is not stable cannot be run freely. It starts twice, from the subspace fit and from the line
+whose simulation is closest to the recordings, and the larger likelihood is kept. The state before the first sample has
 the prior N(0, I), in standardised units. What is left of the choice of hidden coordinates hardly
 matters to what is observed; a very wide Gaussian prior on the parameters, around their start, keeps
 the optimiser from drifting there until numbers lose their digits.
@@ -14,7 +15,7 @@ the optimiser from drifting there until numbers lose their digits.
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ from gpssm.filters.kalman import Gaussian, System
 from gpssm.history import History, Progress
 from gpssm.linalg import cholesky, solve_lower, solve_lower_transposed
 from gpssm.linear_posterior import NOISE_FLOOR, LinearPosterior
-from gpssm.methods import subspace
+from gpssm.methods import search, subspace
 from gpssm.precision import double_precision
 from gpssm.progress import Watch, watcher
 from gpssm.scaling import Scaling, moments
@@ -77,7 +78,8 @@ class LinearGaussian:
     """Linear dynamics with hidden states.
 
     Args:
-        state_dim: dimension of the state, at least the number of outputs.
+        state_dim: dimension of the state, at least the number of outputs; `"auto"` is 4, or two more than there
+            are outputs, or more where that forecasts the end of the recording clearly better.
         max_steps: iterations of L-BFGS at most.
     """
 
@@ -86,7 +88,8 @@ class LinearGaussian:
     name: str = "LinearGaussian"
 
     def __post_init__(self) -> None:
-        positive_int("state_dim", self.state_dim)
+        if self.state_dim != search.AUTO:
+            positive_int("state_dim", self.state_dim)
         positive_int("max_steps", self.max_steps)
 
     @double_precision
@@ -109,6 +112,11 @@ class LinearGaussian:
         """
         clock = CompileClock()
         ys, cs = training_data(outputs, inputs)
+        if self.state_dim == search.AUTO:
+            order = search.enough_states(search.standardised(ys, cs)).order
+            fitted = replace(self, state_dim=order).fit(outputs, inputs, seed=seed, progress=progress)
+            fitted.history.compile_seconds = clock.seconds
+            return fitted
         self._check_size(ys, cs)
         dx, dy = self.state_dim, ys[0].shape[1]
         shift, scale = moments(ys)
@@ -116,9 +124,10 @@ class LinearGaussian:
         scaling = Scaling(
             np.pad(shift, (0, hidden)), np.pad(scale, (0, hidden), constant_values=1.0), shift, scale, *moments(cs)
         )
-        first = _start([scaling.standardise_outputs(y) for y in ys], [scaling.standardise_inputs(c) for c in cs], dx)
+        standard = [scaling.standardise_outputs(y) for y in ys], [scaling.standardise_inputs(c) for c in cs]
         with watcher(progress, self.name) as watch:
-            best, history = _maximise(first, ys, cs, scaling, self.max_steps, watch)
+            courses = [_maximise(first, ys, cs, scaling, self.max_steps, watch) for first in _starts(*standard, dx)]
+        best, history = max(courses, key=lambda course: course[1].best)
         prior = Gaussian(jnp.zeros(dx), jnp.eye(dx))
         posterior = LinearPosterior(
             system=jax.jit(_Parameters.system)(best),
@@ -145,18 +154,33 @@ class LinearGaussian:
             raise InvalidInput(f"outputs: {seen} number(s); expected more than {parameters} for state_dim={dx}.")
 
 
-def _start(outputs: list[NDArray], inputs: list[NDArray], state_dim: int) -> _Parameters:
-    """The subspace fit, made stable, with its residuals shared out between the two noises."""
-    found = subspace.identify(outputs, inputs, state_dim)
-    weight, dy = found.weight.copy(), outputs[0].shape[1]
-    a = weight[:, :state_dim]
+def _starts(outputs: list[NDArray], inputs: list[NDArray], state_dim: int) -> list[_Parameters]:
+    """The subspace fit, which looks one step ahead, and the line whose simulation is closest to the recordings.
+
+    Where poles lie near the unit circle the first is far from the second, and L-BFGS does not find the way.
+    """
+    data, dy = search.Data.of(outputs, inputs, hold_back=False), outputs[0].shape[1]
+    near = subspace.identify(outputs, inputs, state_dim)
+    (far,) = search.lines(data, (state_dim,))
+    linear = far.fit.skeleton.linear
+    simulated = [x[: len(y)] for x, y in zip(far.fit.states, outputs, strict=True)]
+    seen = [np.hstack([subspace.fill(y), x[:, dy:]]) for y, x in zip(outputs, simulated, strict=True)]
+    return [_start(*near, inputs, dy), _start(linear[:, :-1], linear[:, -1], seen, inputs, dy)]
+
+
+def _start(
+    weight: NDArray, bias: NDArray, states: list[NDArray], inputs: list[NDArray], output_dim: int
+) -> _Parameters:
+    """A linear model, made stable, with its residuals one step ahead shared out between the two noises."""
+    weight, dx = weight.copy(), len(bias)
+    a = weight[:, :dx]
     a *= min(1.0, _LARGEST / float(np.max(np.abs(np.linalg.eigvals(a)))))
     residuals = np.concatenate(
-        [x[1:] - np.hstack([x[:-1], c[1:]]) @ weight.T - found.bias for x, c in zip(found.states, inputs, strict=True)]
+        [x[1:] - np.hstack([x[:-1], c[1:]]) @ weight.T - bias for x, c in zip(states, inputs, strict=True)]
     )
     variances = np.maximum(np.mean(residuals**2, axis=0), 1e-4)
     root = np.diag(0.5 * np.log(0.5 * variances))
-    matrices = (*_contraction(a), weight[:, state_dim:], found.bias, root, np.log(0.5 * variances[:dy]))
+    matrices = (*_contraction(a), weight[:, dx:], bias, root, np.log(0.5 * variances[:output_dim]))
     return _Parameters(*map(jnp.asarray, matrices))
 
 
@@ -210,7 +234,7 @@ def _maximise(
         loss, best, jac=True, method="L-BFGS-B", callback=record,
         options={"maxiter": max_steps, "maxcor": 20, "ftol": 1e-9, "gtol": 1e-6},
     )  # fmt: skip
-    history.converged = bool(result.success)
+    history.converged, history.best = bool(result.success), -best_value - log_volume
     return _unflatten(jnp.asarray(best), shapes), history
 
 

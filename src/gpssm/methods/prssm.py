@@ -97,7 +97,7 @@ class PRSSM(GPMethod):
     def settings(self, begun: start.Start, hidden: bool) -> Settings:
         return Settings(self.num_samples)
 
-    def default_window(self, hidden: bool) -> int:
+    def default_window(self, begun: start.Start, hidden: bool) -> int:
         """Short where the state is seen: nothing pulls a trajectory back, and on kink five steps lose it."""
         return 50 if hidden else 5
 

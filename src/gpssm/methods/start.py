@@ -35,6 +35,13 @@ class Start(NamedTuple):
     fixed: set[str]
     states: list[np.ndarray]
     """Rough states (T, dx) of every recording, without gaps."""
+    fitted: tuple[str, ...] = ()
+    """Words of the names of parameters that a skeleton has fitted, so that small steps are enough for them."""
+
+    @property
+    def informed(self) -> bool:
+        """Whether model and states are those of a skeleton."""
+        return bool(self.fitted)
 
 
 class Rough(NamedTuple):
@@ -88,21 +95,22 @@ def gp_transition(method: "GPMethod", rough: Rough) -> Transition:
     """A mean function, and GPs that are nearly zero, with inducing inputs from the data."""
     dx, m, input_dim = method.state_dim, method.num_inducing, method.state_dim + rough.controls[0].shape[1]
     mean = _mean(method, rough.scaling, rough.states, rough.controls)
-    z = _inducing_inputs(rough.states, rough.controls, dx, m)
+    z = inducing_inputs(rough.states, rough.controls, dx, m)
     kernel = _kernel(method, input_dim)
     batched = jax.tree.map(lambda leaf: np.broadcast_to(np.asarray(leaf), (dx, *np.shape(leaf))).copy(), kernel)
     gp = SparseGP(batched, z, np.zeros((dx, m)), np.tile(_Q_WIDTH * np.eye(m), (dx, 1, 1)))
     return Transition(mean, gp, np.eye(dx) if method.mixed else None)
 
 
-def ensembles(states: list[np.ndarray], windows: Windows, num_members: int, key: jax.Array, dtype: Any) -> jax.Array:
+def ensembles(begun: Start, windows: Windows, num_members: int, key: jax.Array, dtype: Any) -> jax.Array:
     """Ensembles around rough states for the windows to start from, before any filter has run."""
+    states, spread = begun.states, 0.1 if begun.informed else 0.3
     means = np.zeros((len(windows.sequence), states[0].shape[1]))
     for b, (sequence, position) in enumerate(zip(windows.sequence, windows.position, strict=True)):
         if position:
             means[b] = states[sequence][position - 1]
     eps = jax.random.normal(key, (len(means), num_members, means.shape[1]), dtype)
-    return jnp.asarray(means, dtype)[:, None] + 0.3 * eps
+    return jnp.asarray(means, dtype)[:, None] + spread * eps
 
 
 def _emission_matrix(method: "StateSpaceMethod", dx: int, dy: int) -> tuple[np.ndarray | None, np.ndarray, set[str]]:
@@ -204,7 +212,7 @@ def _mean(method: "GPMethod", scaling: Scaling, states: list[np.ndarray], contro
     raise InvalidInput(f"mean: expected 'linear', 'identity', 'zero' or a function, got {type(choice).__name__}.")
 
 
-def _inducing_inputs(states: list[np.ndarray], controls: list[np.ndarray], dx: int, count: int) -> np.ndarray:
+def inducing_inputs(states: list[np.ndarray], controls: list[np.ndarray], dx: int, count: int) -> np.ndarray:
     """(dx, M, dx + dc): a grid over the range of one input, farthest points of the data otherwise."""
     rows = np.concatenate([np.hstack([x[:-1], c[1:]]) for x, c in zip(states, controls, strict=True)])
     rows = rows[~np.isnan(rows).any(axis=1)]

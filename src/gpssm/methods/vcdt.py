@@ -156,7 +156,7 @@ class VCDT(GPMethod):
 
     def learner(self, begun: start.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
         key_carry, key_reader, key_head = jax.random.split(key, 3)
-        carry = start.ensembles(begun.states, windows, self.num_samples, key_carry, jnp.dtype(self.dtype))
+        carry = start.ensembles(begun, windows, self.num_samples, key_carry, jnp.dtype(self.dtype))
         gates = kalman_gates(begun.model, windows)
         if not self.amortised:
             return Learner(begun.model, Gates(*gates)), carry

@@ -1,0 +1,259 @@
+"""Skeletons: exact sensitivities, systems that are found exactly, gaps, explosions, and what is made of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gpssm
+from gpssm.methods import search, skeleton, start
+from gpssm.methods.skeleton import Problem, Skeleton
+
+LENGTH = 200
+
+
+def resonant(inputs: np.ndarray, radius: float = 0.99, angle: float = 0.3) -> np.ndarray:
+    """A lightly damped linear system of order two, seen through a third state; no noise."""
+    x, outputs = np.zeros(3), []
+    a = np.zeros((3, 3))
+    a[:2, :2] = radius * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    a[2, :2] = [0.5, 0.2]
+    for (c,) in inputs:
+        x = a @ x + np.array([0.3, 0.1, 0.2]) * c
+        outputs.append(x[2])
+    return np.asarray(outputs)[:, None]
+
+
+def rectified(inputs: np.ndarray) -> np.ndarray:
+    """The absolute value of a first-order lag: no line comes near it."""
+    x, outputs = 0.0, []
+    for (c,) in inputs:
+        x = 0.8 * x + 0.4 * c
+        outputs.append(abs(x))
+    return np.asarray(outputs)[:, None]
+
+
+def driven(seed: int, length: int = LENGTH) -> np.ndarray:
+    return np.repeat(np.random.default_rng(seed).standard_normal((length // 2 + 1, 1)), 2, axis=0)[:length]
+
+
+def data(outputs: list[np.ndarray], inputs: list[np.ndarray]) -> search.Data:
+    shift, scale = np.nanmean(np.concatenate(outputs), 0), np.nanstd(np.concatenate(outputs), 0)
+    return search.Data.of([(y - shift) / scale for y in outputs], inputs, hold_back=True)
+
+
+def random_skeleton(recordings: int = 2, dx: int = 3, dc: int = 1, m: int = 6) -> Skeleton:
+    rng = np.random.default_rng(0)
+    d = dx + dc
+    return Skeleton(
+        *map(
+            jnp.asarray,
+            (
+                0.3 * rng.standard_normal((dx, d + 1)),
+                rng.standard_normal((dx, m)),
+                rng.standard_normal((m, d)),
+                np.log(2.0) + 0.1 * rng.standard_normal((dx, d)),
+                np.log(0.3) + 0.1 * rng.standard_normal(dx),
+                rng.standard_normal((recordings, dx)),
+            ),
+        )
+    )
+
+
+def test_sensitivities_are_the_derivatives_of_the_simulation() -> None:
+    of = random_skeleton()
+    inputs = jnp.asarray(np.random.default_rng(1).standard_normal((2, 15, 1)))
+    simulated = skeleton._simulate(of, inputs)
+
+    def outputs(position: jax.Array) -> jax.Array:
+        moved = skeleton._unflatten(position, of)
+        alpha = skeleton._backsolve(simulated.factors, moved.whitened)
+        whitened = jnp.einsum("dmn,dm->dn", skeleton._factors(moved), alpha)
+        return skeleton.simulate(moved._replace(whitened=whitened), inputs)[..., :2]
+
+    expected = jax.jacfwd(outputs)(skeleton._flat(of))
+    found = skeleton._sensitivities(of, simulated, inputs, 2)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_derivatives_of_the_open_variance() -> None:
+    of = random_skeleton()
+    inputs = jnp.asarray(np.random.default_rng(1).standard_normal((2, 15, 1)))
+    simulated = skeleton._simulate(of, inputs)
+    rows = skeleton._open_at(of, simulated, inputs)
+
+    def root(position: jax.Array) -> jax.Array:
+        moved = skeleton._unflatten(position, of)
+        return jnp.sqrt(skeleton._open(moved, rows, skeleton._factors(moved))[1]).reshape(-1)
+
+    first = of.linear.size + of.whitened.size
+    values, found = skeleton._open_sensitivities(of, simulated, inputs)
+    expected = jax.jacfwd(root)(skeleton._flat(of))[:, first : first + found.shape[1]]
+    np.testing.assert_allclose(values, root(skeleton._flat(of)), rtol=1e-9)
+    np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-10)
+
+
+def test_the_open_variance_is_that_of_the_model() -> None:
+    """The same conditional variance as a sparse GP has, by another route."""
+    of = random_skeleton(1)
+    rows = np.random.default_rng(2).standard_normal((7, 4))
+    k, remaining = skeleton._open(of, jnp.asarray(rows), skeleton._factors(of))
+    for i in range(3):
+        kernel = gpssm.RBF(np.exp(of.log_lengthscale[i]), np.exp(2 * of.log_scale[i]))
+        gp = gpssm.gp.SparseGP(kernel, of.inducing_inputs, of.whitened[i], 1e-9 * np.eye(6))
+        mean, var = gp.prior()(jnp.asarray(rows))
+        np.testing.assert_allclose(k[i], kernel(jnp.asarray(rows), of.inducing_inputs), rtol=1e-9)
+        np.testing.assert_allclose(remaining[i], var, rtol=1e-4, atol=1e-8)
+        assert np.all(mean == 0)
+
+
+def test_a_linear_system_is_found_exactly_and_forecast_far_beyond_its_memory() -> None:
+    inputs = driven(0)
+    found = search.lines(data([resonant(inputs)], [inputs]), (2, 3, 4))
+    errors = {f.order: f.error for f in found}
+    assert errors[3] < 1e-3
+    assert errors[2] > 20 * errors[3]
+
+
+def test_gaps_and_several_recordings() -> None:
+    inputs = [driven(0), driven(1, 120)]
+    outputs = [resonant(c) for c in inputs]
+    outputs[0][20:50] = np.nan
+    outputs[1][5] = np.nan
+    (found,) = search.lines(data(outputs, inputs), (3,))
+    assert found.error < 1e-3
+    assert np.isfinite(found.fit.states).all()
+    assert found.fit.skeleton.initial.shape == (2, 3)
+
+
+def test_what_explodes_is_a_number() -> None:
+    """Starts far outside the stable region, beside one that is fine."""
+    inputs = driven(0)
+    of = data([resonant(inputs)], [inputs])
+    begin = jax.tree.map(np.asarray, random_skeleton(1))
+    explosive = begin._replace(linear=np.concatenate([3.0 * np.eye(3), np.ones((3, 2))], axis=1))
+    widths = jax.tree.map(np.ones_like, begin)
+    problems = [Problem(s, s, widths) for s in (explosive, begin)]
+    fits = search._run(problems, of, 1)
+    for fit in fits:
+        for leaf in jax.tree.leaves(fit._replace(loss=0.0)):
+            assert np.isfinite(leaf).all()
+    assert fits[1].loss < np.inf
+
+
+def test_the_loss_never_rises_and_held_parameters_stay() -> None:
+    inputs = driven(0)
+    of = data([rectified(inputs)], [inputs])
+    begin = jax.tree.map(np.asarray, random_skeleton(1))
+    widths = jax.tree.map(np.ones_like, begin)._replace(log_lengthscale=np.zeros((3, 4)))
+    problem, fit, losses = Problem(begin, begin, widths), None, []
+    for _ in range(3):
+        (fit,) = search._run([problem], of, 1, None if fit is None else [fit])
+        losses.append(float(fit.loss))
+    assert losses[0] >= losses[1] >= losses[2]
+    assert losses[2] < losses[0]
+    np.testing.assert_array_equal(fit.skeleton.log_lengthscale, begin.log_lengthscale)
+    assert not np.allclose(fit.skeleton.inducing_inputs, begin.inducing_inputs)
+
+
+def begun(outputs: np.ndarray, inputs: np.ndarray, **settings: object) -> tuple[gpssm.EnVI, start.Start]:
+    method = gpssm.EnVI(3, 10, **settings)
+    return method, start.begin(method, [outputs], [inputs])
+
+
+def test_a_skeleton_finds_what_a_line_cannot() -> None:
+    inputs = driven(3)
+    outputs = rectified(inputs)
+    method, first = begun(outputs, inputs)
+    of = data([outputs], [inputs])
+    (line,) = search.lines(of, (3,))
+    found = search.skeletons(first, method.held(first), of, line, seed=0)
+    assert found[0].error < 0.3 * line.error
+    assert [f.error for f in found] == sorted(f.error for f in found)
+
+
+def test_the_model_started_from_a_skeleton_simulates_as_the_skeleton_does() -> None:
+    inputs = driven(3)
+    outputs = rectified(inputs)
+    method, first = begun(outputs, inputs)
+    of = data([outputs], [inputs])
+    (line,) = search.lines(of, (3,))
+    for found in (line, search.skeletons(first, method.held(first), of, line, seed=0)[0]):
+        model = search.informed(first, found, of, keep_noise=(False, False)).model
+        dynamics = model.transition.marginal()
+        x, states = jnp.asarray(found.fit.skeleton.initial), []
+        for c in of.inputs[0]:
+            x, _ = dynamics(jnp.concatenate([x, jnp.asarray(c)[None]], axis=1))
+            states.append(x[0])
+        # The states that come with a fit are those before its last step.
+        expected = skeleton.simulate(jax.tree.map(jnp.asarray, found.fit.skeleton), jnp.asarray(of.inputs))[0]
+        np.testing.assert_allclose(states, expected, atol=1e-6)
+
+
+def test_noise_that_was_given_is_kept() -> None:
+    inputs = driven(3)
+    outputs = rectified(inputs)
+    _, first = begun(outputs, inputs, process_noise=0.02, obs_noise=0.3)
+    of = data([outputs], [inputs])
+    (line,) = search.lines(of, (3,))
+    kept = search.informed(first, line, of, keep_noise=(True, True)).model
+    np.testing.assert_allclose(kept.obs_noise.variance, first.model.obs_noise.variance)
+    np.testing.assert_allclose(kept.process_noise.variance, first.model.process_noise.variance)
+    free = search.informed(first, line, of, keep_noise=(False, False)).model
+    assert np.all(free.process_noise.variance < first.model.process_noise.variance)
+
+
+def test_smaller_and_larger_lines_simulate_the_same() -> None:
+    inputs = driven(0)
+    of = data([resonant(inputs)], [inputs])
+    found = search.lines(of, (2, 3))[0]
+    padded = search.larger(found, 4)
+
+    def outputs(f: search.Found) -> np.ndarray:
+        states = skeleton.simulate(jax.tree.map(jnp.asarray, f.fit.skeleton), jnp.asarray(of.inputs))
+        return np.asarray(states)[..., 0]
+
+    assert padded.order == 4
+    np.testing.assert_allclose(outputs(found), outputs(padded), atol=1e-12)
+
+
+@pytest.mark.parametrize("length", [30, 60, 400])
+def test_how_much_is_held_back(length: int) -> None:
+    of = search.Data.of([np.arange(length, dtype=float)[:, None]], [np.zeros((length, 0))], hold_back=True)
+    assert of.holds_back == (length == 400)
+    kept = of.learned()
+    assert np.isnan(kept).sum() == (100 if length == 400 else 0)
+    assert of.error(of.outputs, held=of.holds_back) == 0.0
+
+
+def test_the_order_is_no_larger_than_it_must_be() -> None:
+    def of_order(order: int, error: float) -> search.Found:
+        fit = skeleton.Fit(Skeleton(0, 0, 0, 0, np.zeros(order), 0), 0, 0, 0, 0)
+        return search.Found(Problem(0, 0, 0), fit, error, np.ones(1), np.ones(order), "line")
+
+    assert search.best_order([of_order(4, 0.11), of_order(6, 0.10)], enough=4).order == 4
+    assert search.best_order([of_order(4, 0.15), of_order(6, 0.10), of_order(8, 0.12)], enough=4).order == 6
+    # Of lines that are all bad, the better one is no reason for more states.
+    assert search.best_order([of_order(4, 1.5), of_order(6, 0.8)], enough=4).order == 4
+
+
+def test_a_line_of_one_step_is_least_squares() -> None:
+    """With every state seen it is the regression of every sample on the one before it."""
+    rng = np.random.default_rng(5)
+    y, c = rng.standard_normal((80, 2)), rng.standard_normal((80, 1))
+    for t in range(1, 80):
+        y[t] += 0.5 * y[t - 1, ::-1] + 0.3 * c[t]
+    of = search.Data.of([y], [c], hold_back=True)
+    found = search.one_step_lines(of, (2,))[0]
+    kept = of.cuts[0]
+    design = np.column_stack([y[: kept - 1], c[1:kept], np.ones(kept - 1)])
+    expected = np.linalg.lstsq(design, y[1:kept], rcond=None)[0].T
+    np.testing.assert_allclose(found.fit.skeleton.linear, expected, atol=0.01)  # up to the ridge
+    x, errors = y[kept - 1], []
+    for t in range(kept, 80):
+        x = expected @ np.concatenate([x, c[t], [1.0]])
+        errors.append(x - y[t])
+    assert found.error == pytest.approx(np.sqrt(np.mean(np.square(errors))), rel=0.05)
+    everything = search.refined(search.larger(found, 4), of)
+    assert everything.order == 4
+    assert not np.allclose(everything.fit.skeleton.linear[:2, :2], found.fit.skeleton.linear[:, :2])
