@@ -1,12 +1,14 @@
 """Skeletons: exact sensitivities, systems that are found exactly, gaps, explosions, and what is made of them."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import gpssm
-from gpssm.methods import search, skeleton, start
+from gpssm.methods import candidates, search, skeleton, start
 from gpssm.methods.skeleton import Problem, Skeleton
 
 LENGTH = 200
@@ -257,3 +259,73 @@ def test_a_line_of_one_step_is_least_squares() -> None:
     everything = search.refined(search.larger(found, 4), of)
     assert everything.order == 4
     assert not np.allclose(everything.fit.skeleton.linear[:2, :2], found.fit.skeleton.linear[:, :2])
+
+
+def test_bands_are_widened_by_what_the_errors_say() -> None:
+    rng = np.random.default_rng(0)
+    many = rng.standard_normal((4000, 1))
+    assert candidates.widening(many) == pytest.approx(1.0, abs=0.05)
+    assert candidates.widening(2.0 * many) == pytest.approx(2.0, abs=0.1)
+    # A hundred errors that are alike say less than a hundred that are not.
+    alike = np.repeat(rng.standard_normal((10, 1)), 10, axis=0)
+    independent = rng.choice(alike[:, 0], (100, 1), replace=False)
+    assert candidates.widening(alike) > 1.05 * candidates.widening(independent)
+    with_gaps = np.where(rng.random(many.shape) < 0.3, np.nan, many)
+    assert candidates.widening(with_gaps) == pytest.approx(1.0, abs=0.06)
+
+
+def test_which_trial_is_kept() -> None:
+    trials = [candidates.Trial(0.30, 500.0), candidates.Trial(0.10, 10.0), candidates.Trial(0.101, 90.0)]
+    assert candidates.best_trial(trials) == 2  # the scores of the last two are the same, and its bound is better
+    assert candidates.best_trial([candidates.Trial(np.inf, 0.0), candidates.Trial(np.inf, 1.0)]) == 1
+    assert not candidates.went_wrong(trials[2], trials[1])
+    assert candidates.went_wrong(trials[0], trials[1])
+    assert candidates.went_wrong(candidates.Trial(np.inf, 0.0), trials[1])
+
+
+SHORT = gpssm.Schedule(max_steps=100)
+
+
+@pytest.fixture(scope="module")
+def of_rectified() -> tuple[gpssm.Posterior, np.ndarray, np.ndarray]:
+    inputs = driven(3, 300)
+    outputs = rectified(inputs) + 0.01 * np.random.default_rng(4).standard_normal((300, 1))
+    fitted = gpssm.EnVI(3, 10, schedule=SHORT).fit(outputs[:LENGTH], inputs[:LENGTH], seed=0)
+    return fitted, outputs, inputs
+
+
+def test_envi_keeps_what_the_skeleton_knows(of_rectified: tuple[gpssm.Posterior, np.ndarray, np.ndarray]) -> None:
+    """A free run over a hundred unseen samples, which no line can follow."""
+    fitted, outputs, inputs = of_rectified
+    paths = fitted.forecast(100, inputs[LENGTH:])
+    error = np.sqrt(np.mean((paths.mean - outputs[LENGTH:]) ** 2)) / outputs[LENGTH:].std()
+    line = gpssm.ARX().fit(outputs[:LENGTH], inputs[:LENGTH]).forecast(100, inputs[LENGTH:])
+    assert error < 0.5 * np.sqrt(np.mean((line.mean - outputs[LENGTH:]) ** 2)) / outputs[LENGTH:].std()
+    assert error < 0.3
+
+
+def test_noise_that_is_held_is_not_widened(of_rectified: tuple[gpssm.Posterior, np.ndarray, np.ndarray]) -> None:
+    fitted = of_rectified[0]
+    wider = candidates.widened(fitted, 2.0).model
+    np.testing.assert_allclose(wider.obs_noise.variance, 4.0 * np.asarray(fitted.model.obs_noise.variance))
+    np.testing.assert_allclose(wider.transition.gp.q_chol, 2.0 * np.asarray(fitted.model.transition.gp.q_chol))
+    held = candidates.widened(dataclasses.replace(fitted, fixed=("obs_noise.variance",)), 2.0).model
+    np.testing.assert_array_equal(held.obs_noise.variance, fitted.model.obs_noise.variance)
+    np.testing.assert_allclose(held.process_noise.variance, 4.0 * np.asarray(fitted.model.process_noise.variance))
+
+
+def test_a_linear_model_finds_a_system_with_little_damping() -> None:
+    """From the subspace fit alone L-BFGS ends elsewhere: the error of its free run is half of the spread."""
+    inputs = driven(0, 400)
+    outputs = resonant(inputs, radius=0.995) + 1e-3 * np.random.default_rng(1).standard_normal((400, 1))
+    fitted = gpssm.LinearGaussian("auto").fit(outputs[:300], inputs[:300])
+    error = fitted.forecast(100, inputs[300:]).mean - outputs[300:]
+    assert np.sqrt(np.mean(error**2)) < 0.02 * outputs[300:].std()
+
+
+def test_as_many_states_as_the_recording_needs() -> None:
+    """Two lightly damped oscillators and a third state to see them by: five, where four would be the default."""
+    inputs = driven(0, 300)
+    outputs = resonant(inputs) + resonant(inputs, radius=0.97, angle=1.2)
+    assert search.enough_states(search.standardised([outputs], [inputs])).state_dim in (5, 6)
+    assert search.enough_states(search.standardised([resonant(inputs)], [inputs])).state_dim == 4

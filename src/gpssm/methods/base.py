@@ -64,8 +64,8 @@ class Course(NamedTuple):
     interruption: Interruption
     watch: Watch | None
     seed: int
-    line: search.Found | None
-    """The linear model that the dimension of the state was chosen by, if it was."""
+    lines: search.Lines | None
+    """Linear models that the dimension of the state was chosen by, if it was."""
 
 
 _LOST = 0.1  # half the variance of what a simulation does not explain, at which it does not follow the recording
@@ -210,8 +210,8 @@ class StateSpaceMethod(ABC):
         if restarts is not None:
             positive_int("restarts", restarts)
         if self.state_dim == search.AUTO:
-            line = search.enough_states(search.standardised(ys, cs))
-            posterior = replace(self, state_dim=line.order)._fit(ys, cs, seed, restarts, progress, line)
+            lines = search.enough_states(search.standardised(ys, cs))
+            posterior = replace(self, state_dim=lines.state_dim)._fit(ys, cs, seed, restarts, progress, lines)
         else:
             posterior = self._fit(ys, cs, seed, restarts, progress)
         posterior.history.compile_seconds = clock.seconds
@@ -224,7 +224,7 @@ class StateSpaceMethod(ABC):
         seed: int,
         restarts: int | None,
         progress: bool | Callable[[Progress], None],
-        line: search.Found | None = None,
+        lines: search.Lines | None = None,
     ) -> Posterior:
         hidden = self.state_dim > ys[0].shape[1]
         begun = start.begin(self, ys, cs, seed)
@@ -234,7 +234,7 @@ class StateSpaceMethod(ABC):
         key = jax.random.key(seed)
         with watcher(progress, self.name) as watch, Interruption() as interruption:
             told = None if watch is None else self._telling(watch, begun, hidden)
-            course = Course(begun, ys, cs, key, interruption, told, seed, line)
+            course = Course(begun, ys, cs, key, interruption, told, seed, lines)
             posterior = self._from_skeletons(course, restarts) if search.applies(begun, hidden) else None
             if posterior is None:
                 posterior = self._from_restarts(course, hidden, restarts)
@@ -251,11 +251,11 @@ class StateSpaceMethod(ABC):
         if not search.has_gp(begun):
             return None
         data = search.standardised(ys, cs)
-        line = search.best_line(data, self.state_dim) if course.line is None else course.line
-        found = search.skeletons(begun, self.held(begun), data, line, course.seed)[:_SKELETONS]
+        lines = search.best_lines(data, self.state_dim) if course.lines is None else course.lines
+        found = search.skeletons(begun, self.held(begun), data, lines.found[0], course.seed)[:_SKELETONS]
         if min(np.mean(f.obs) for f in found) > _LOST:
             return None
-        found.append(line)
+        found += lines.found
         if restarts is not None:
             found = sorted(found, key=lambda f: f.error)[:restarts]
         effort = float(np.clip(_EFFORT / (len(ys) * max(map(len, ys)) * self.state_dim), *_EFFORTS))
@@ -272,23 +272,31 @@ class StateSpaceMethod(ABC):
             )  # fmt: skip
             return self._posterior(path.learner, path.history, informed, True)
 
-        chosen, widening = found[0], 1.0
-        if data.holds_back:
-            kept = [np.where(np.arange(len(y))[:, None] < n, y, np.nan) for y, n in zip(ys, data.cuts, strict=True)]
-            trials: list[candidates.Trial] = []
-            for number, f in enumerate(found):
-                try:
-                    posterior = learn(f, _TRIAL_SHARE * effort, kept, number, f"start {number + 1} of {len(found)}, ")
-                except Diverged:
-                    trials.append(candidates.Trial.lost())
-                    continue
-                if course.interruption.requested:
-                    return posterior
-                trials.append(candidates.Trial.of(posterior, kept, ys, cs, data.cuts))
-            best = candidates.best_trial(trials)
-            chosen, widening = found[best], trials[best].widening
-        posterior = learn(search.refined(chosen, data), _FINAL_SHARE * effort**0.5, ys, len(found), "")
-        return candidates.widened(posterior, widening)
+        if not data.holds_back:
+            return learn(found[0], _FINAL_SHARE * effort**0.5, ys, 0, "")
+        kept = [np.where(np.arange(len(y))[:, None] < n, y, np.nan) for y, n in zip(ys, data.cuts, strict=True)]
+        tried: list[tuple[search.Found, Posterior]] = []
+        trials: list[candidates.Trial] = []
+        for number, f in enumerate(found):
+            try:
+                posterior = learn(f, _TRIAL_SHARE * effort, kept, number, f"start {number + 1} of {len(found)}, ")
+            except Diverged:
+                continue  # a skeleton that explodes as soon as there is noise
+            if course.interruption.requested:
+                return posterior
+            tried.append((f, posterior))
+            trials.append(candidates.Trial.of(posterior, kept, ys, cs, data.cuts))
+        if not tried:
+            return None
+        best = candidates.best_trial(trials)
+        chosen, fallback = tried[best]
+        try:
+            posterior = learn(search.refined(chosen, data), _FINAL_SHARE * effort**0.5, ys, len(found), "")
+        except Diverged:
+            posterior = fallback
+        if candidates.went_wrong(candidates.Trial.of(posterior, ys, ys, cs, data.cuts), trials[best]):
+            posterior = fallback
+        return candidates.widened(posterior, trials[best].widening)
 
     def _informed(self, begun: start.Start, found: search.Found, data: search.Data) -> start.Start:
         return search.informed(
@@ -305,7 +313,8 @@ class StateSpaceMethod(ABC):
         starts = [begun] * wanted
         if restarts is None and search.applies(begun, hidden) and not search.has_gp(begun):
             data = search.standardised(ys, cs)
-            line = search.best_line(data, self.state_dim) if course.line is None else course.line
+            lines = search.best_lines(data, self.state_dim) if course.lines is None else course.lines
+            line = min(lines.found, key=lambda f: f.error)
             starts.append(self._informed(begun, search.refined(line, data), data))
         windows = self.windows(begun, ys, cs)
         longest = max(range(len(ys)), key=lambda i: len(ys[i]))

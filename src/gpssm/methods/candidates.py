@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import t as student_t
 
 from gpssm import metrics
 from gpssm.parameters import parameters, with_values
@@ -11,7 +12,9 @@ from gpssm.posterior import Posterior
 
 _PATHS = 100
 _NORMAL_90 = 1.645
-_WIDENING = (0.7, 4.0)
+_WIDENING = (0.85, 4.0)
+_FORGOTTEN = 0.1  # autocorrelation of errors that no longer know of each other
+_WORSE = 1.5
 _SAME = 1.03  # scores within this factor are the same; then the bound decides
 
 
@@ -44,14 +47,34 @@ class Trial(NamedTuple):
         scale = posterior.scaling.output_scale
         if not np.isfinite(samples).all():
             return cls(np.inf, posterior.history.best)
-        distance = np.abs(y[cut:] - samples.mean(axis=0)) / samples.std(axis=0)
-        widening = float(np.clip(np.nanquantile(distance, 0.9) / _NORMAL_90, *_WIDENING))
-        return cls(metrics.crps(samples / scale, y[cut:] / scale), posterior.history.best, widening)
+        errors = (y[cut:] - samples.mean(axis=0)) / samples.std(axis=0)
+        return cls(metrics.crps(samples / scale, y[cut:] / scale), posterior.history.best, widening(errors))
 
-    @classmethod
-    def lost(cls) -> "Trial":
-        """One that could not be learned from at all."""
-        return cls(np.inf, -np.inf)
+
+def widening(errors: np.ndarray) -> float:
+    """What a forecast's standard deviations must be multiplied by, from its errors (T, dy) in units of them.
+
+    The factor that makes the 90% band hold 90% of these errors, and a larger one where few of them are independent of
+    each other: as Student's t is wider than a normal distribution whose variance is known.
+    """
+    factor = float(np.clip(np.nanquantile(np.abs(errors), 0.9) / _NORMAL_90, *_WIDENING))
+    return factor * float(student_t.ppf(0.95, _independent(errors))) / _NORMAL_90
+
+
+def _independent(errors: np.ndarray) -> float:
+    """How many independent errors say as much: their number over the time that they stay alike."""
+    count = 0.0
+    for column in errors.T:
+        z = column[~np.isnan(column)]
+        square = float(np.mean(z**2)) if len(z) else 0.0
+        time = 1.0
+        for lag in range(1, len(z)):
+            correlation = float(np.mean(z[lag:] * z[:-lag])) / square if square > 0 else 0.0
+            if correlation < _FORGOTTEN:
+                break
+            time += 2.0 * correlation
+        count += len(z) / time
+    return max(count, 2.0)
 
 
 def widened(posterior: Posterior, factor: float) -> Posterior:
@@ -67,6 +90,11 @@ def widened(posterior: Posterior, factor: float) -> Posterior:
         if p.name in powers and p.name not in posterior.fixed
     }
     return replace(posterior, model=with_values(posterior.model, values))
+
+
+def went_wrong(final: Trial, trial: Trial) -> bool:
+    """Whether a fit that has learned from the end of the recording forecasts it worse than one that had not."""
+    return not final.score <= _WORSE * trial.score
 
 
 def best_trial(trials: list[Trial]) -> int:

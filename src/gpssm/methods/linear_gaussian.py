@@ -113,7 +113,7 @@ class LinearGaussian:
         clock = CompileClock()
         ys, cs = training_data(outputs, inputs)
         if self.state_dim == search.AUTO:
-            order = search.enough_states(search.standardised(ys, cs)).order
+            order = search.enough_states(search.standardised(ys, cs)).state_dim
             fitted = replace(self, state_dim=order).fit(outputs, inputs, seed=seed, progress=progress)
             fitted.history.compile_seconds = clock.seconds
             return fitted

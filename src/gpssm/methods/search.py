@@ -44,7 +44,7 @@ _LENGTHSCALE, _SCALE = 2.0, 0.3
 _WIDTHS = Skeleton(1.0, 1.0, 1.0, 0.7, 1.0, 2.0)
 _LINE_WIDTHS = Skeleton(10.0, 0.0, 0.0, 0.0, 0.0, 10.0)
 _CLEARLY, _GOOD = 1.2, 0.6  # ratio of errors, and error, from which on more states are worth it
-_LARGEST = 0.995  # modulus of an eigenvalue at the start
+_LARGEST, _STABLE = 0.995, 1.0  # modulus of an eigenvalue at the start, and in the end
 _FURTHEST = 1e3  # standard deviations: where a simulation has exploded
 _NO_GP = -12.0  # logarithm of a scale that is none
 
@@ -133,12 +133,12 @@ def lines(data: Data, orders: Sequence[int]) -> list[Found]:
     dx, dc = max(orders), data.inputs.shape[2]
     problems = []
     for order in orders:
-        found = subspace.identify(*data.early(), order)
+        near = subspace.identify(*data.early(), order)
         linear = np.zeros((dx, dx + dc + 1))
-        linear[:order, :order] = _stable(found.weight[:, :order])
-        linear[:order, dx:] = np.column_stack([found.weight[:, order:], found.bias])
+        linear[:order, :order] = _stable(near.weight[:, :order])
+        linear[:order, dx:] = np.column_stack([near.weight[:, order:], near.bias])
         initial = np.zeros((len(data.lengths), dx))
-        initial[:, :order] = [states[0] for states in found.states]
+        initial[:, :order] = [states[0] for states in near.states]
         begin = _without_gp(linear, initial)
         used = np.arange(dx) < order
         columns = np.concatenate([used, np.ones(dc + 1, bool)])
@@ -149,7 +149,31 @@ def lines(data: Data, orders: Sequence[int]) -> list[Found]:
         ]
         problems.append(Problem(begin, begin, Skeleton(*widths)))
     fits = _run(problems, data, _LINES)
-    return [_smaller(found, order) for found, order in zip(_found(problems, fits, data, "line"), orders, strict=True)]
+    found = _found(problems, fits, data, "line")
+    return [_stabilised(_smaller(f, order), data) for f, order in zip(found, orders, strict=True)]
+
+
+def _stabilised(found: Found, data: Data) -> Found:
+    """A line that is not stable may follow a recording to its end, and explodes soon after: it is made stable."""
+    fitted, dx = found.fit.skeleton, found.order
+    a = fitted.linear[:, :dx]
+    stable = _stable(a, _STABLE)
+    if np.array_equal(a, stable):
+        return found
+    linear = np.column_stack([_stable(a), fitted.linear[:, dx:]])
+    states = np.stack([_continued(linear, x[None], c) for x, c in zip(fitted.initial, data.inputs, strict=True)])[:, 1:]
+    fit = found.fit._replace(skeleton=fitted._replace(linear=linear), states=states)
+    return _found([found.problem], [fit], data, "line")[0]
+
+
+def _continued(linear: NDArray, states: NDArray, inputs: NDArray) -> NDArray:
+    """States (t, dx) of a line that are known, and those that the inputs after them lead to."""
+    known = len(states)
+    states = np.concatenate([states, np.zeros((len(inputs), states.shape[1]))])
+    for t, c in enumerate(inputs, start=known):
+        moved = linear[:, :-1] @ np.concatenate([states[t - 1], c]) + linear[:, -1]
+        states[t] = np.clip(moved, -_FURTHEST, _FURTHEST)
+    return states
 
 
 def one_step_lines(data: Data, orders: Sequence[int]) -> list[Found]:
@@ -160,19 +184,18 @@ def one_step_lines(data: Data, orders: Sequence[int]) -> list[Found]:
 def _one_step_line(data: Data, order: int) -> Found:
     outputs, inputs = data.early()
     found = subspace.identify(outputs, inputs, order)
-    weight = np.column_stack([_stable(found.weight[:, :order], 1.0), found.weight[:, order:]])
-    states = np.zeros((*data.outputs.shape[:2], order))
-    residuals = []
-    for full, known, c in zip(states, found.states, data.inputs, strict=True):
-        full[: len(known)] = known
+    weight = np.column_stack([_stable(found.weight[:, :order], _STABLE), found.weight[:, order:]])
+    linear = np.column_stack([weight, found.bias])
+    states, residuals = [], []
+    for known, c in zip(found.states, data.inputs, strict=True):
         residuals.append(known[1:] - np.hstack([known[:-1], c[1 : len(known)]]) @ weight.T - found.bias)
-        for t in range(len(known), len(full)):
-            full[t] = np.clip(weight @ np.concatenate([full[t - 1], c[t]]) + found.bias, -_FURTHEST, _FURTHEST)
+        states.append(_continued(linear, known, c[len(known) :]))
     variance = np.mean(np.concatenate(residuals) ** 2, axis=0)
-    begin = _without_gp(np.column_stack([weight, found.bias]), states[:, 0])
-    fit = Fit(begin, np.asarray(1e-2), np.asarray(np.inf), states, np.ones((order, 1, 1)))
+    stacked = np.stack(states)
+    begin = _without_gp(linear, stacked[:, 0])
+    fit = Fit(begin, np.asarray(1e-2), np.asarray(np.inf), stacked, np.ones((order, 1, 1)))
     dy = data.outputs.shape[2]
-    error = data.error(states, held=data.holds_back) if data.holds_back else float(np.sqrt(variance[:dy].mean()))
+    error = data.error(stacked, held=data.holds_back) if data.holds_back else float(np.sqrt(variance[:dy].mean()))
     process = np.maximum(variance, _PROCESS_NOISE)
     return Found(Problem(begin, begin, begin), fit, error, 0.1 * variance[:dy], process, "one step")
 
@@ -224,20 +247,33 @@ def larger(found: Found, dx: int) -> Found:
     return found._replace(problem=Problem(begin, centre, padded(found.problem.width, 0.0)), fit=fit, process=process)
 
 
-def enough_states(data: Data) -> Found:
-    """A line with 4 states or two more than outputs; with more, where that forecasts what was held back far better."""
+class Lines(NamedTuple):
+    """The best line of every kind, all with as many states."""
+
+    state_dim: int
+    found: list[Found]
+
+    @classmethod
+    def of(cls, candidates: Iterable[Found], state_dim: int) -> "Lines":
+        best: dict[str, Found] = {}
+        for f in candidates:
+            if f.order <= state_dim and f.error < best.get(f.kind, f._replace(error=np.inf)).error:
+                best[f.kind] = f
+        return cls(state_dim, [larger(f, state_dim) for f in best.values()])
+
+
+def enough_states(data: Data) -> Lines:
+    """Lines with 4 states or two more than outputs; with more, where that forecasts what was held back far better."""
     dy = data.outputs.shape[2]
     enough = max(4, dy + 2)
-    found = lines(data, (enough, enough + 1, enough + 2, enough + 4))
-    best = best_order([*found, *one_step_lines(data, range(dy, enough + 5))], enough)
-    return larger(best, max(enough, best.order))
+    found = [*lines(data, (enough, enough + 1, enough + 2, enough + 4)), *one_step_lines(data, range(dy, enough + 5))]
+    return Lines.of(found, max(enough, best_order(found, enough).order))
 
 
-def best_line(data: Data, state_dim: int) -> Found:
-    """The line that forecasts what was held back best, with a number of states that is given."""
+def best_lines(data: Data, state_dim: int) -> Lines:
+    """Lines with a number of states that is given."""
     orders = range(max(data.outputs.shape[2], state_dim - 3), state_dim + 1)
-    found = [*lines(data, orders), *one_step_lines(data, orders)]
-    return larger(min(found, key=lambda f: f.error), state_dim)
+    return Lines.of([*lines(data, orders), *one_step_lines(data, orders)], state_dim)
 
 
 def best_order(found: Iterable[Found], enough: int) -> Found:
@@ -352,7 +388,8 @@ def refined(found: Found, data: Data) -> Found:
         order = int(np.sum(np.any(found.fit.states != 0, axis=(0, 1))))
         return larger(_one_step_line(everything, order), found.order)
     fits = _run([found.problem], everything, _REFINED, [found.fit])
-    return _found([found.problem], fits, everything, found.kind)[0]
+    (more,) = _found([found.problem], fits, everything, found.kind)
+    return more if found.kind == "gp" else _stabilised(more, everything)
 
 
 def _run(problems: list[Problem], data: Data, calls: int, fits: list[Fit] | None = None) -> list[Fit]:
