@@ -69,11 +69,10 @@ class Course(NamedTuple):
 
 
 _LOST = 0.1  # half the variance of what a simulation does not explain, at which it does not follow the recording
-_SKELETONS = 2  # with a GP, that are learned from beside the line
 # Of the schedule: a skeleton has found what takes most of the steps.
 _TRIAL_SHARE, _FINAL_SHARE, _INFORMED_RATE = 0.125, 0.25, 2 / 3
 # Numbers of all states, and limits of the share of the steps that this makes affordable.
-_EFFORT, _EFFORTS = 2000, (0.35, 1.5)
+_EFFORT, _EFFORTS = 2000, (0.3, 1.5)
 # Adam moves every number by its rate, whatever that does; a pole at 0.98 does not survive many large steps.
 _FITTED_RATE = 0.05
 
@@ -252,13 +251,12 @@ class StateSpaceMethod(ABC):
             return None
         data = search.standardised(ys, cs)
         lines = search.best_lines(data, self.state_dim) if course.lines is None else course.lines
-        found = search.skeletons(begun, self.held(begun), data, lines.found[0], course.seed)[:_SKELETONS]
-        if min(np.mean(f.obs) for f in found) > _LOST:
+        skeletons = search.skeletons(begun, self.held(begun), data, lines.found[0], course.seed)
+        if min(np.mean(f.obs) for f in skeletons) > _LOST:
             return None
-        found += lines.found
-        if restarts is not None:
-            found = sorted(found, key=lambda f: f.error)[:restarts]
-        effort = float(np.clip(_EFFORT / (len(ys) * max(map(len, ys)) * self.state_dim), *_EFFORTS))
+        found = search.worth_a_trial(skeletons, lines)[:restarts]
+        size = len(ys) * max(map(len, ys)) * self.state_dim * max(1.0, self.state_dim / 4)
+        effort = float(np.clip(_EFFORT / size, *_EFFORTS))
 
         def learn(f: search.Found, share: float, outputs: list[np.ndarray], number: int, label: str) -> Posterior:
             steps = max(1, round(share * self.schedule.max_steps))
@@ -270,7 +268,8 @@ class StateSpaceMethod(ABC):
                 informed, self.windows(informed, outputs, cs), jax.random.fold_in(course.key, number),
                 course.interruption, course.watch, label,
             )  # fmt: skip
-            return self._posterior(path.learner, path.history, informed, True)
+            posterior = self._posterior(path.learner, path.history, informed, True)
+            return posterior if f.kind == "gp" else replace(posterior, model=search.stable_mean(posterior.model))
 
         if not data.holds_back:
             return learn(found[0], _FINAL_SHARE * effort**0.5, ys, 0, "")

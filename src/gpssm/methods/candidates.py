@@ -14,6 +14,7 @@ _PATHS = 100
 _NORMAL_90 = 1.645
 _WIDENING = (0.85, 4.0)
 _FORGOTTEN = 0.1  # autocorrelation of errors that no longer know of each other
+_FEWEST = 5.0  # independent errors; with fewer than that the factor would be all caution
 _WORSE = 1.5
 _SAME = 1.03  # scores within this factor are the same; then the bound decides
 
@@ -74,7 +75,7 @@ def _independent(errors: np.ndarray) -> float:
                 break
             time += 2.0 * correlation
         count += len(z) / time
-    return max(count, 2.0)
+    return max(count, _FEWEST)
 
 
 def widened(posterior: Posterior, factor: float) -> Posterior:

@@ -19,7 +19,7 @@ from gpssm.gp.sparse import SparseGP
 from gpssm.methods import skeleton, start, subspace
 from gpssm.methods.skeleton import Fit, Problem, Skeleton
 from gpssm.models.emission import LinearEmission
-from gpssm.models.gpssm import DiagonalNoise, FullNoise, InitialState, Transition
+from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise, InitialState, Transition
 from gpssm.scaling import moments
 
 NDArray = np.ndarray
@@ -32,11 +32,12 @@ _LEAST_HELD = 20  # samples; with fewer nothing can be learned from holding them
 _LEAST_LEARNED = 40
 
 _MOST = 24  # starts of the GP; the first is at the line
-_EFFORT = 1e8  # numbers that are moved for every four of them and iteration
+_EFFORT = 2.2e8  # samples times squares of parameters that all groups of starts may add up to
 _SIDE_BY_SIDE = 4  # of them at a time: what they need stays in the cache of the processor
 _ITERATIONS = 10  # in one compiled call
 # Calls: for all starts, for the best of them, for lines, and when the held-back samples have joined.
-_FIRST, _THEN, _LINES, _REFINED = 2, 4, 3, 2
+_FIRST, _THEN, _LINES, _REFINED = 2, 4, 2, 2
+_TRIALS, _BEHIND = 3, 2.0  # starts that are tried, and times the least error with which one is
 _MANY = 400  # parameters, from which on half of the calls must do
 
 # Start values and widths of the priors, in standard deviations of states and inputs.
@@ -306,7 +307,7 @@ def _affordable(begun: start.Start, data: Data) -> int:
     transition = begun.model.transition
     (dx, m), d = np.shape(transition.gp.q_mean), np.shape(transition.gp.inducing_inputs)[2]
     parameters = dx * (d + 1) + dx * m + m * d + dx * d + 2 * dx
-    cost = data.inputs.shape[0] * data.inputs.shape[1] * dx * parameters + 500 * parameters**2
+    cost = data.inputs.shape[0] * data.inputs.shape[1] * parameters**2
     return int(np.clip(_EFFORT / cost, 1, _MOST / _SIDE_BY_SIDE)) * _SIDE_BY_SIDE
 
 
@@ -377,6 +378,16 @@ def _random_linear(given: NDArray, dy: int, rng: np.random.Generator) -> NDArray
 
 def _stable(a: NDArray, largest: float = _LARGEST) -> NDArray:
     return a * min(1.0, largest / max(float(np.max(np.abs(np.linalg.eigvals(a)))), 1e-12))
+
+
+def worth_a_trial(skeletons: list[Found], lines: Lines) -> list[Found]:
+    """The best skeleton and the best line, and what else is not far behind the better one of them; the best first."""
+    by_error = sorted(lines.found, key=lambda f: f.error)
+    first = [skeletons[0], by_error[0]]
+    limit = _BEHIND * min(f.error for f in first)
+    others = sorted([*skeletons[1:], *by_error[1:]], key=lambda f: f.error)
+    chosen = [*first, *(f for f in others[: _TRIALS - len(first)] if f.error <= limit)]
+    return sorted(chosen, key=lambda f: f.error)
 
 
 def refined(found: Found, data: Data) -> Found:
@@ -474,6 +485,13 @@ def informed(begun: start.Start, found: Found, data: Data, *, keep_noise: tuple[
     states = [x[:n] for x, n in zip(fit.states, data.lengths, strict=True)]
     words = ("mean", "q_mean", "q_chol", "inducing_inputs", "kernel") if found.kind == "gp" else ("mean",)
     return begun._replace(model=model, states=states, fitted=words)
+
+
+def stable_mean(model: GPSSM) -> GPSSM:
+    """A model that was started from a line, its linear part made stable: what the GP adds to it is too small to be."""
+    weight, dx = np.asarray(model.transition.mean.weight), model.state_dim
+    stable = np.column_stack([_stable(weight[:, :dx], _STABLE), weight[:, dx:]]).astype(weight.dtype)
+    return eqx.tree_at(lambda m: m.transition.mean.weight, model, stable)
 
 
 def _sparse(begun: start.Start, found: Found, data: Data) -> SparseGP:
