@@ -44,7 +44,7 @@ def iteration(windows: int, steps: int, dx: int, dc: int, inducing: int, members
     data = cut([begun.scaling.standardise_outputs(y)], [begun.scaling.standardise_inputs(c)], steps)
     settings = method.settings(begun, hidden=dx > 1)
     names = [p.name for p in parameters(begun.model) if p.name not in begun.fixed]
-    carry = start.ensembles(begun.states, data, members, jax.random.key(1), jnp.float64)
+    carry = start.ensembles(begun, data, members, jax.random.key(1), jnp.float64)
     model, data = jax.tree.map(jnp.asarray, (begun.model, Data(data, Phase(0.7 if dx > 1 else 0.0))))
     free = free_values(model, names)
 

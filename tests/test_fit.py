@@ -18,7 +18,7 @@ import gpssm
 from gpssm.compilation import CompileClock
 from gpssm.experiments import kink as experiment
 from gpssm.interruption import Interruption
-from gpssm.methods import base, start, training
+from gpssm.methods import candidates, start, training
 from gpssm.methods.training import Diverged, Schedule, TrainingWarning
 from gpssm.models import DiagonalNoise
 
@@ -341,11 +341,11 @@ def test_a_start_that_explodes_is_not_kept(data: gpssm.datasets.Series, fitted: 
     history = replace(fitted.history, best=fitted.history.best + 100.0)
     unstable, better = replace(fitted, model=model, history=history), replace(fitted, history=history)
     y, c = data.outputs, np.zeros((len(data.outputs), 0))
-    bad, good, best = (base.Candidate.of(p, y, c, compared=True) for p in (unstable, fitted, better))
-    assert base.best([bad, good]) is fitted
-    assert base.best([good, best]) is better
+    bad, good, best = (candidates.Candidate.of(p, y, c, compared=True) for p in (unstable, fitted, better))
+    assert candidates.best([bad, good]) is fitted
+    assert candidates.best([good, best]) is better
     assert bad.error > 10 > good.error
 
     # As many starts as were asked for; one that is lost is not enough, but there is an end to it.
-    assert base.wants_another([good], 2) and not base.wants_another([bad, good], 2)
-    assert base.wants_another([bad, bad, bad], 2) and not base.wants_another([bad] * 4, 2)
+    assert candidates.wants_another([good], 2) and not candidates.wants_another([bad, good], 2)
+    assert candidates.wants_another([bad, bad, bad], 2) and not candidates.wants_another([bad] * 4, 2)

@@ -73,8 +73,6 @@ _LOST = 0.1  # half the variance of what a simulation does not explain, at which
 _TRIAL_SHARE, _FINAL_SHARE, _INFORMED_RATE = 0.125, 0.25, 2 / 3
 # Numbers of all states, and limits of the share of the steps that this makes affordable.
 _EFFORT, _EFFORTS = 2000, (0.3, 1.5)
-# Adam moves every number by its rate, whatever that does; a pole at 0.98 does not survive many large steps.
-_FITTED_RATE = 0.05
 
 
 @dataclass(frozen=True)
@@ -164,7 +162,7 @@ class StateSpaceMethod(ABC):
     def multiples(self, begun: start.Start) -> dict[str, float]:
         """Learning rates relative to the common one, by a word of the parameter's name."""
         rates = {"process_noise": self.noise_rate, "obs_noise": self.noise_rate}
-        return rates | dict.fromkeys(begun.fitted, _FITTED_RATE)
+        return rates | dict(begun.rates)
 
     def process_noise_start(self, variance: np.ndarray) -> DiagonalNoise | FullNoise:
         """Q to begin with, from its standardised variances."""

@@ -483,8 +483,16 @@ def informed(begun: start.Start, found: Found, data: Data, *, keep_noise: tuple[
         lambda m: (m.transition, m.initial_state, m.process_noise, m.obs_noise), model, (transition, initial, q, r)
     )
     states = [x[:n] for x, n in zip(fit.states, data.lengths, strict=True)]
-    words = ("mean", "q_mean", "q_chol", "inducing_inputs", "kernel") if found.kind == "gp" else ("mean",)
-    return begun._replace(model=model, states=states, fitted=words)
+    return begun._replace(model=model, states=states, informed=True, rates=_RATES[found.kind])
+
+
+# Adam moves every number by its rate, whatever that does; a pole at 0.98 does not survive many large steps, nor does
+# q(u), whose widths are a hundredth. What was fitted to single steps has further to go.
+_RATES = {
+    "gp": tuple((word, 0.05) for word in ("mean", "q_mean", "q_chol", "inducing_inputs", "kernel")),
+    "line": (("mean", 0.1),),
+    "one step": (("mean", 0.3),),
+}
 
 
 def stable_mean(model: GPSSM) -> GPSSM:

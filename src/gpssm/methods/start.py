@@ -35,13 +35,10 @@ class Start(NamedTuple):
     fixed: set[str]
     states: list[np.ndarray]
     """Rough states (T, dx) of every recording, without gaps."""
-    fitted: tuple[str, ...] = ()
-    """Words of the names of parameters that a skeleton has fitted, so that small steps are enough for them."""
-
-    @property
-    def informed(self) -> bool:
-        """Whether model and states are those of a skeleton."""
-        return bool(self.fitted)
+    informed: bool = False
+    """Whether model and states are those of a skeleton."""
+    rates: tuple[tuple[str, float], ...] = ()
+    """Words of the names of parameters that a skeleton has fitted, and the small steps that are enough for them."""
 
 
 class Rough(NamedTuple):
