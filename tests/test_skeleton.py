@@ -169,7 +169,10 @@ def test_a_skeleton_finds_what_a_line_cannot() -> None:
     method, first = begun(outputs, inputs)
     of = data([outputs], [inputs])
     (line,) = search.lines(of, (3,))
-    found = search.skeletons(first, method.held(first), of, line, seed=0)
+    told: list[tuple[int, int]] = []
+    found = search.skeletons(first, method.held(first), of, line, 0, lambda *done: told.append(done))
+    assert [done for done, _ in told] == list(range(1, len(told) + 1))
+    assert {total for _, total in told} == {len(told)}
     assert found[0].error < 0.3 * line.error
     assert [f.error for f in found] == sorted(f.error for f in found)
 
@@ -180,7 +183,7 @@ def test_the_model_started_from_a_skeleton_simulates_as_the_skeleton_does() -> N
     method, first = begun(outputs, inputs)
     of = data([outputs], [inputs])
     (line,) = search.lines(of, (3,))
-    for found in (line, search.skeletons(first, method.held(first), of, line, seed=0)[0]):
+    for found in (line, search.skeletons(first, method.held(first), of, line, 0, lambda done, total: None)[0]):
         model = search.informed(first, found, of, keep_noise=(False, False)).model
         dynamics = model.transition.marginal()
         x, states = jnp.asarray(found.fit.skeleton.initial), []

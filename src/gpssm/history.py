@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 
 
 class Progress(NamedTuple):
-    """What a watcher of a fit is told after every chunk of steps."""
+    """What a watcher of a fit is told after every chunk of steps.
+
+    While starts are looked for there is no model yet: no `snapshot`, no `terms`, and `elbo` is NaN.
+    """
 
     step: int
     max_steps: int

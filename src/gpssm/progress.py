@@ -56,5 +56,8 @@ def _plain(title: str) -> Watch:
 
 def describe(p: Progress) -> str:
     """One line: where a fit is, its objective, and the terms that make it up."""
+    where = f"{p.phase} {p.step}/{p.max_steps}"
+    if not p.terms:
+        return where
     parts = ", ".join(f"{name} {value:.0f}" for name, value in p.terms.items())
-    return f"{p.phase} {p.step}/{p.max_steps} ELBO {p.elbo:.1f} ({parts})"
+    return f"{where} ELBO {p.elbo:.1f} ({parts})"

@@ -5,6 +5,8 @@ user knows, start values, windows, restarts, the optimiser, and the posterior th
 `docs/add_a_method.md` shows how to write one.
 """
 
+import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -66,6 +68,15 @@ class Course(NamedTuple):
     seed: int
     lines: search.Lines | None
     """Linear models that the dimension of the state was chosen by, if it was."""
+
+    def searching(self) -> Callable[[int, int], None]:
+        """What a search calls with how many of its calls are done, and how many there are."""
+        watch, started = self.watch, time.perf_counter()
+        if watch is None:
+            return lambda done, total: None
+        return lambda done, total: watch(
+            Progress(done, total, "looking for starts", math.nan, {}, time.perf_counter() - started, ())
+        )
 
 
 _LOST = 0.1  # half the variance of what a simulation does not explain, at which it does not follow the recording
@@ -249,7 +260,7 @@ class StateSpaceMethod(ABC):
             return None
         data = search.standardised(ys, cs)
         lines = search.best_lines(data, self.state_dim) if course.lines is None else course.lines
-        skeletons = search.skeletons(begun, self.held(begun), data, lines.found[0], course.seed)
+        skeletons = search.skeletons(begun, self.held(begun), data, lines.found[0], course.seed, course.searching())
         if min(np.mean(f.obs) for f in skeletons) > _LOST:
             return None
         found = search.worth_a_trial(skeletons, lines)[:restarts]
@@ -257,7 +268,9 @@ class StateSpaceMethod(ABC):
         effort = float(np.clip(_EFFORT / size, *_EFFORTS))
 
         def learn(f: search.Found, share: float, outputs: list[np.ndarray], number: int, label: str) -> Posterior:
-            steps = max(1, round(share * self.schedule.max_steps))
+            # Whole chunks, for both halves: a limit that is not reached by them is passed.
+            pair = 2 * self.schedule.chunk
+            steps = pair * max(1, round(share * self.schedule.max_steps / pair))
             schedule = self.schedule._replace(
                 learning_rate=_INFORMED_RATE * self.schedule.learning_rate, max_steps=steps, decay_steps=steps // 2
             )
@@ -396,8 +409,7 @@ class StateSpaceMethod(ABC):
 
         def told(p: Progress) -> None:
             now = p.snapshot
-            assert now is not None
-            watch(p._replace(snapshot=lambda: self._posterior(now(), History(), begun, hidden)))
+            watch(p if now is None else p._replace(snapshot=lambda: self._posterior(now(), History(), begun, hidden)))
 
         return told
 

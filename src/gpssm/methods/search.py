@@ -5,7 +5,7 @@ into it goes with the error on later data far better than the loss does, which r
 chosen then learns from everything.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -38,7 +38,7 @@ _ITERATIONS = 10  # in one compiled call
 # Calls: for all starts, for the best of them, for lines, and when the held-back samples have joined.
 _FIRST, _THEN, _LINES, _REFINED = 2, 4, 2, 2
 _TRIALS, _BEHIND = 3, 2.0  # starts that are tried, and times the least error with which one is
-_MANY = 400  # parameters, from which on half of the calls must do
+_MANY = 320  # parameters, from which on half of the calls must do
 
 # Start values and widths of the priors, in standard deviations of states and inputs.
 _LENGTHSCALE, _SCALE = 2.0, 0.3
@@ -291,14 +291,20 @@ def best_order(found: Iterable[Found], enough: int) -> Found:
 # --- skeletons ----------------------------------------------------------------------------
 
 
-def skeletons(begun: start.Start, held: set[str], data: Data, line: Found, seed: int) -> list[Found]:
+def skeletons(
+    begun: start.Start, held: set[str], data: Data, line: Found, seed: int, tell: Callable[[int, int], None]
+) -> list[Found]:
     """Skeletons with a GP from one start at the line and several at random, the best first."""
     problems = gp_problems(begun, held, data, line, seed)[: _affordable(begun, data)]
     groups = [problems[i : i + _SIDE_BY_SIDE] for i in range(0, len(problems), _SIDE_BY_SIDE)]
-    fits = [fit for group in groups for fit in _run(group, data, _FIRST)]
+    fits: list[Fit] = []
+    for number, group in enumerate(groups):
+        fits += _run(group, data, _FIRST)
+        tell(number + 1, len(groups) + 1)
     best = np.argsort([fit.loss for fit in fits])[:_SIDE_BY_SIDE]
     kept = [problems[i] for i in best]
     fits = _run(kept, data, _THEN, [fits[i] for i in best])
+    tell(len(groups) + 1, len(groups) + 1)
     return sorted(_found(kept, fits, data, "gp"), key=lambda f: f.error)
 
 

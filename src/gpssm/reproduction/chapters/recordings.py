@@ -55,6 +55,7 @@ def rows(groups: Sequence[Group]) -> list[experiment.Row]:
 def section(groups: Sequence[Group]) -> Section:
     own = by_dataset(groups)
     tables = [
+        _brief(groups, list(own)),
         _overview(groups, list(own)),
         _summary(groups),
         *(_table(dataset, each) for dataset, each in own.items()),
@@ -93,6 +94,29 @@ def _overview(groups: Sequence[Group], datasets: list[str]) -> Table:
         ("data set", *methods, "published RMSE"),
         tuple(lines),
         over_seeds(groups),
+    )
+
+
+def _brief(groups: Sequence[Group], datasets: list[str]) -> Table:
+    """EnVI beside a line, the best of all others, and the best that is published."""
+    found = {(group.cell.dataset, group.method): group for group in groups if group.results}
+    first = ("EnVI", "ARX")
+    lines: list[tuple[Entry, ...]] = []
+    for dataset in datasets:
+        ours = [_error_and_band(found[dataset, m]) if (dataset, m) in found else entry("") for m in first]
+        others = [group for (name, m), group in found.items() if name == dataset and m not in first]
+        best = min(others, key=lambda group: float(np.mean(group.values("nrmse"))), default=None)
+        named = entry("") if best is None else (*_error_and_band(best), Part(best.method))
+        envi = _rmse(found[dataset, "EnVI"]) if (dataset, "EnVI") in found else entry("")
+        published = min(experiment.published(dataset), key=lambda each: each.rmse, default=None)
+        told = "" if published is None else f"{published.rmse:g} {published.unit}".strip() + f" ({_named(published)})"
+        lines.append((entry(dataset), *ours, named, envi, entry(told)))
+    return Table(
+        "Sixteen recordings: NRMSE of the free run (share of numbers in its 90% band)",
+        ("data set", *first, "best of the others", "EnVI: RMSE", "published RMSE"),
+        tuple(lines),
+        over_seeds(groups),
+        brief=True,
     )
 
 
