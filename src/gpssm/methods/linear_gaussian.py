@@ -6,10 +6,11 @@ The first states are the outputs without their noise, the rest are hidden: every
 with linearly independent outputs has such coordinates. A, B, b, a full Q and a diagonal R maximise
 the exact likelihood of the Kalman filter, missing samples included, with L-BFGS, over stable A:
 what is not stable cannot be run freely. It starts twice, from the subspace fit and from the line
-whose simulation is closest to the recordings, and the larger likelihood is kept. The state before the first sample has
-the prior N(0, I), in standardised units. What is left of the choice of hidden coordinates hardly
-matters to what is observed; a very wide Gaussian prior on the parameters, around their start, keeps
-the optimiser from drifting there until numbers lose their digits.
+whose simulation is closest to the recordings, and goes on where the likelihood is larger. The
+state before the first sample has the prior N(0, I), in standardised units. What is left of the
+choice of hidden coordinates hardly matters to what is observed; a very wide Gaussian prior on the
+parameters, around their start, keeps the optimiser from drifting there until numbers lose their
+digits.
 """
 
 import math
@@ -40,6 +41,7 @@ from gpssm.validation import positive_int, training_data
 
 NDArray = np.ndarray
 
+_FIRST_STEPS = 30  # from every start, before the better one goes on
 _LARGEST = 0.995  # modulus of an eigenvalue of A at the start
 _ANCHOR = 1e-4  # precision of the prior around the start; parameters are of order one
 _REJECTED = 1e6  # nats per number: what a step that is not finite is told to have cost
@@ -126,8 +128,9 @@ class LinearGaussian:
         )
         standard = [scaling.standardise_outputs(y) for y in ys], [scaling.standardise_inputs(c) for c in cs]
         with watcher(progress, self.name) as watch:
-            courses = [_maximise(first, ys, cs, scaling, self.max_steps, watch) for first in _starts(*standard, dx)]
-        best, history = max(courses, key=lambda course: course[1].best)
+            begun = [_maximise(first, ys, cs, scaling, _FIRST_STEPS, None) for first in _starts(*standard, dx)]
+            first, _ = max(begun, key=lambda course: course[1].best)
+            best, history = _maximise(first, ys, cs, scaling, self.max_steps, watch)
         prior = Gaussian(jnp.zeros(dx), jnp.eye(dx))
         posterior = LinearPosterior(
             system=jax.jit(_Parameters.system)(best),

@@ -44,7 +44,8 @@ _MANY = 320  # parameters, from which on half of the calls must do
 _LENGTHSCALE, _SCALE = 2.0, 0.3
 _WIDTHS = Skeleton(1.0, 1.0, 1.0, 0.7, 1.0, 2.0)
 _LINE_WIDTHS = Skeleton(10.0, 0.0, 0.0, 0.0, 0.0, 10.0)
-_CLEARLY, _GOOD = 1.2, 0.6  # ratio of errors, and error, from which on more states are worth it
+# More states are worth it for an error that is smaller than this, by this factor, and not as good as zero anyway.
+_GOOD, _CLEARLY, _EXACT = 0.6, 1.2, 0.01
 _LARGEST, _STABLE = 0.995, 1.0  # modulus of an eigenvalue at the start, and in the end
 _FURTHEST = 1e3  # standard deviations: where a simulation has exploded
 _NO_GP = -12.0  # logarithm of a scale that is none
@@ -285,7 +286,7 @@ def best_order(found: Iterable[Found], enough: int) -> Found:
     ranked = sorted(found, key=lambda f: f.error)
     small = next(f for f in ranked if f.order <= enough)
     best = ranked[0]
-    return best if best.error < _GOOD and _CLEARLY * best.error < small.error else small
+    return best if best.error < _GOOD and _CLEARLY * max(best.error, _EXACT) < small.error else small
 
 
 # --- skeletons ----------------------------------------------------------------------------
