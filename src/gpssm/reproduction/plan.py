@@ -19,7 +19,7 @@ from gpssm.reproduction.pages import Section
 
 CHAPTERS: dict[str, str] = {
     name: f"gpssm.reproduction.chapters.{name}"
-    for name in ("kink", "sysid", "car", "nascar", "convergence", "recordings")
+    for name in ("kink", "sysid", "recordings", "car", "nascar", "convergence")
 }
 
 
