@@ -10,6 +10,7 @@ import pytest
 import gpssm
 from gpssm.methods import candidates, search, skeleton, start
 from gpssm.methods.skeleton import Problem, Skeleton
+from gpssm.parameters import parameters
 
 LENGTH = 200
 
@@ -206,6 +207,22 @@ def test_noise_that_was_given_is_kept() -> None:
     np.testing.assert_allclose(kept.process_noise.variance, first.model.process_noise.variance)
     free = search.informed(first, line, of, keep_noise=(False, False)).model
     assert np.all(free.process_noise.variance < first.model.process_noise.variance)
+
+
+def test_parameters_that_are_held_stay_where_the_model_has_them() -> None:
+    inputs = driven(3)
+    outputs = rectified(inputs)
+    method, first = begun(outputs, inputs, fixed=("lengthscale", "mean", "process_noise"))
+    of = data([outputs], [inputs])
+    (line,) = search.lines(of, (3,))
+    (found, *_) = search.skeletons(first, method.held(first), of, line, 0, lambda done, total: None)
+    for each in (line, found):
+        model = search.informed(first, each, of, keep_noise=(False, False), held=method.held(first)).model
+        for name, old in {p.name: p.value for p in parameters(first.model)}.items():
+            new = {p.name: p.value for p in parameters(model)}[name]
+            if name in method.held(first):
+                np.testing.assert_array_equal(new, old, err_msg=name)
+        assert not np.allclose(model.obs_noise.variance, first.model.obs_noise.variance)
 
 
 def test_smaller_and_larger_lines_simulate_the_same() -> None:

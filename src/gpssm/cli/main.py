@@ -113,7 +113,7 @@ def fit(
     num_inducing: Annotated[int, typer.Option(min=1, help="Inducing points of every state, where f is a GP.")] = 20,
     restarts: Annotated[
         int | None,
-        typer.Option(min=1, help="Beginnings of which the best is kept; 3 by default where states are hidden."),
+        typer.Option(min=1, help="Starts of which the best is kept; 3 by default where states are hidden."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
     json_: AsJson = False,

@@ -280,7 +280,9 @@ class StateSpaceMethod(ABC):
                 course.interruption, course.watch, label,
             )  # fmt: skip
             posterior = self._posterior(path.learner, path.history, informed, True)
-            return posterior if f.kind == "gp" else replace(posterior, model=search.stable_mean(posterior.model))
+            if f.kind == "gp" or "transition.mean.weight" in posterior.fixed:
+                return posterior
+            return replace(posterior, model=search.stable_mean(posterior.model))
 
         if not data.holds_back:
             return learn(found[0], _FINAL_SHARE * effort**0.5, ys, 0, "")
@@ -309,9 +311,8 @@ class StateSpaceMethod(ABC):
         return candidates.widened(posterior, trials[best].widening)
 
     def _informed(self, begun: start.Start, found: search.Found, data: search.Data) -> start.Start:
-        return search.informed(
-            begun, found, data, keep_noise=(self.process_noise is not None, self.obs_noise is not None)
-        )
+        given = self.process_noise is not None, self.obs_noise is not None
+        return search.informed(begun, found, data, keep_noise=given, held=self.held(begun))
 
     def _from_restarts(self, course: "Course", hidden: bool, restarts: int | None) -> Posterior:
         """The best of several fits that start from nothing, with other random numbers each.

@@ -20,6 +20,7 @@ from gpssm.methods import skeleton, start, subspace
 from gpssm.methods.skeleton import Fit, Problem, Skeleton
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise, InitialState, Transition
+from gpssm.parameters import parameters, with_values
 from gpssm.scaling import moments
 
 NDArray = np.ndarray
@@ -467,8 +468,10 @@ def has_gp(begun: start.Start) -> bool:
     return isinstance(begun.model.transition, Transition) and type(begun.model.transition.gp.kernel) is RBF
 
 
-def informed(begun: start.Start, found: Found, data: Data, *, keep_noise: tuple[bool, bool]) -> start.Start:
-    """`begun`, started from a skeleton. `keep_noise` says which of Q and R the user has given."""
+def informed(
+    begun: start.Start, found: Found, data: Data, *, keep_noise: tuple[bool, bool], held: Iterable[str] = ()
+) -> start.Start:
+    """`begun`, started from a skeleton; not Q and R where the user has given them, and nothing that is `held`."""
     model, fit = begun.model, found.fit
     fitted, dx = fit.skeleton, model.state_dim
     d = fitted.inducing_inputs.shape[1]
@@ -489,6 +492,7 @@ def informed(begun: start.Start, found: Found, data: Data, *, keep_noise: tuple[
     model = eqx.tree_at(
         lambda m: (m.transition, m.initial_state, m.process_noise, m.obs_noise), model, (transition, initial, q, r)
     )
+    model = with_values(model, {p.name: p.value for p in parameters(begun.model) if p.name in set(held)})
     states = [x[:n] for x, n in zip(fit.states, data.lengths, strict=True)]
     return begun._replace(model=model, states=states, informed=True, rates=_RATES[found.kind])
 
