@@ -42,7 +42,6 @@ from gpssm.validation import positive_int, training_data
 NDArray = np.ndarray
 
 _FIRST_STEPS = 30  # from every start, before the better one goes on
-_LARGEST = 0.995  # modulus of an eigenvalue of A at the start
 _ANCHOR = 1e-4  # precision of the prior around the start; parameters are of order one
 _REJECTED = 1e6  # nats per number: what a step that is not finite is told to have cost
 
@@ -175,9 +174,9 @@ def _start(
     weight: NDArray, bias: NDArray, states: list[NDArray], inputs: list[NDArray], output_dim: int
 ) -> _Parameters:
     """A linear model, made stable, with its residuals one step ahead shared out between the two noises."""
-    weight, dx = weight.copy(), len(bias)
-    a = weight[:, :dx]
-    a *= min(1.0, _LARGEST / float(np.max(np.abs(np.linalg.eigvals(a)))))
+    dx = len(bias)
+    a = search.stable(weight[:, :dx])
+    weight = np.column_stack([a, weight[:, dx:]])
     residuals = np.concatenate(
         [x[1:] - np.hstack([x[:-1], c[1:]]) @ weight.T - bias for x, c in zip(states, inputs, strict=True)]
     )
@@ -200,8 +199,9 @@ def _maximise(
     first: _Parameters, ys: list[NDArray], cs: list[NDArray], scaling: Scaling, max_steps: int, watch: Watch | None
 ) -> tuple[_Parameters, History]:
     """The most probable parameters that L-BFGS evaluated, and its course."""
-    outputs = _stacked([scaling.standardise_outputs(y) for y in ys], np.nan)
-    inputs = _stacked([scaling.standardise_inputs(c) for c in cs], 0.0)
+    longest = max(map(len, ys))
+    outputs = jnp.asarray(search.stack([scaling.standardise_outputs(y) for y in ys], longest, np.nan))
+    inputs = jnp.asarray(search.stack([scaling.standardise_inputs(c) for c in cs], longest, 0.0))
     size = sum(int(np.sum(~np.isnan(y))) for y in ys)
     log_volume = sum(scaling.log_volume(y) for y in ys)
     shapes = tuple(part.shape for part in first)
@@ -239,12 +239,6 @@ def _maximise(
     )  # fmt: skip
     history.converged, history.best = bool(result.success), -best_value - log_volume
     return _unflatten(jnp.asarray(best), shapes), history
-
-
-def _stacked(arrays: list[NDArray], value: float) -> Array:
-    """Recordings (b, t, n), continued with `value` to the length of the longest."""
-    longest = max(map(len, arrays))
-    return jnp.asarray(np.stack([np.pad(a, ((0, longest - len(a)), (0, 0)), constant_values=value) for a in arrays]))
 
 
 def _unflatten(flat: Float[Array, " n"], shapes: tuple[tuple[int, ...], ...]) -> _Parameters:

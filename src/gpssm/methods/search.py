@@ -17,7 +17,7 @@ from gpssm.gp.kernels import RBF
 from gpssm.gp.means import Linear
 from gpssm.gp.sparse import SparseGP
 from gpssm.methods import skeleton, start, subspace
-from gpssm.methods.skeleton import Fit, Problem, Skeleton
+from gpssm.methods.skeleton import FURTHEST, Fit, Problem, Skeleton
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise, InitialState, Transition
 from gpssm.parameters import parameters, with_values
@@ -48,7 +48,6 @@ _LINE_WIDTHS = Skeleton(10.0, 0.0, 0.0, 0.0, 0.0, 10.0)
 # More states are worth it for an error that is smaller than this, by this factor, and not as good as zero anyway.
 _GOOD, _CLEARLY, _EXACT = 0.6, 1.2, 0.01
 _LARGEST, _STABLE = 0.995, 1.0  # modulus of an eigenvalue at the start, and in the end
-_FURTHEST = 1e3  # standard deviations: where a simulation has exploded
 _NO_GP = -12.0  # logarithm of a scale that is none
 
 
@@ -70,7 +69,7 @@ class Data(NamedTuple):
             cuts = tuple(n - held if (held := int(_HELD * n)) >= 2 else n for n in lengths)
             if sum(lengths) - sum(cuts) < _LEAST_HELD or sum(cuts) < _LEAST_LEARNED:
                 cuts = lengths
-        return cls(_stack(outputs, longest, np.nan), _stack(inputs, longest, 0.0), lengths, cuts)
+        return cls(stack(outputs, longest, np.nan), stack(inputs, longest, 0.0), lengths, cuts)
 
     @property
     def holds_back(self) -> bool:
@@ -96,7 +95,8 @@ class Data(NamedTuple):
         return float(np.sqrt(np.nanmean(error**2))) if not np.isnan(error).all() else np.inf
 
 
-def _stack(arrays: list[NDArray], length: int, value: float) -> NDArray:
+def stack(arrays: list[NDArray], length: int, value: float) -> NDArray:
+    """Recordings (s, length, n), each continued with `value`."""
     return np.stack([np.pad(a, ((0, length - len(a)), (0, 0)), constant_values=value) for a in arrays])
 
 
@@ -138,7 +138,7 @@ def lines(data: Data, orders: Sequence[int]) -> list[Found]:
     for order in orders:
         near = subspace.identify(*data.early(), order)
         linear = np.zeros((dx, dx + dc + 1))
-        linear[:order, :order] = _stable(near.weight[:, :order])
+        linear[:order, :order] = stable(near.weight[:, :order])
         linear[:order, dx:] = np.column_stack([near.weight[:, order:], near.bias])
         initial = np.zeros((len(data.lengths), dx))
         initial[:, :order] = [states[0] for states in near.states]
@@ -160,10 +160,9 @@ def _stabilised(found: Found, data: Data) -> Found:
     """A line that is not stable may follow a recording to its end, and explodes soon after: it is made stable."""
     fitted, dx = found.fit.skeleton, found.order
     a = fitted.linear[:, :dx]
-    stable = _stable(a, _STABLE)
-    if np.array_equal(a, stable):
+    if np.array_equal(a, stable(a, _STABLE)):
         return found
-    linear = np.column_stack([_stable(a), fitted.linear[:, dx:]])
+    linear = np.column_stack([stable(a), fitted.linear[:, dx:]])
     states = np.stack([_continued(linear, x[None], c) for x, c in zip(fitted.initial, data.inputs, strict=True)])[:, 1:]
     fit = found.fit._replace(skeleton=fitted._replace(linear=linear), states=states)
     return _found([found.problem], [fit], data, "line")[0]
@@ -175,7 +174,7 @@ def _continued(linear: NDArray, states: NDArray, inputs: NDArray) -> NDArray:
     states = np.concatenate([states, np.zeros((len(inputs), states.shape[1]))])
     for t, c in enumerate(inputs, start=known):
         moved = linear[:, :-1] @ np.concatenate([states[t - 1], c]) + linear[:, -1]
-        states[t] = np.clip(moved, -_FURTHEST, _FURTHEST)
+        states[t] = np.clip(moved, -FURTHEST, FURTHEST)
     return states
 
 
@@ -187,7 +186,7 @@ def one_step_lines(data: Data, orders: Sequence[int]) -> list[Found]:
 def _one_step_line(data: Data, order: int) -> Found:
     outputs, inputs = data.early()
     found = subspace.identify(outputs, inputs, order)
-    weight = np.column_stack([_stable(found.weight[:, :order], _STABLE), found.weight[:, order:]])
+    weight = np.column_stack([stable(found.weight[:, :order], _STABLE), found.weight[:, order:]])
     linear = np.column_stack([weight, found.bias])
     states, residuals = [], []
     for known, c in zip(found.states, data.inputs, strict=True):
@@ -297,7 +296,7 @@ def skeletons(
     begun: start.Start, held: set[str], data: Data, line: Found, seed: int, tell: Callable[[int, int], None]
 ) -> list[Found]:
     """Skeletons with a GP from one start at the line and several at random, the best first."""
-    problems = gp_problems(begun, held, data, line, seed)[: _affordable(begun, data)]
+    problems = gp_problems(begun, held, data, line, seed, _affordable(begun, data))
     groups = [problems[i : i + _SIDE_BY_SIDE] for i in range(0, len(problems), _SIDE_BY_SIDE)]
     fits: list[Fit] = []
     for number, group in enumerate(groups):
@@ -319,7 +318,7 @@ def _affordable(begun: start.Start, data: Data) -> int:
     return int(np.clip(_EFFORT / cost, 1, _MOST / _SIDE_BY_SIDE)) * _SIDE_BY_SIDE
 
 
-def gp_problems(begun: start.Start, held: set[str], data: Data, line: Found, seed: int) -> list[Problem]:
+def gp_problems(begun: start.Start, held: set[str], data: Data, line: Found, seed: int, count: int) -> list[Problem]:
     """Where the GPs begin. Parameters that the user holds stay where the model has them."""
     transition, initial = begun.model.transition, np.asarray(begun.model.initial_state.mean)
     dx, m, d = transition.state_dim, transition.num_inducing, np.shape(transition.gp.inducing_inputs)[2]
@@ -344,7 +343,7 @@ def gp_problems(begun: start.Start, held: set[str], data: Data, line: Found, see
     first = np.zeros_like(initial)
     first[:, :dy] = [subspace.fill(y[:n])[0] for y, n in zip(data.outputs, data.cuts, strict=True)]
     problems = []
-    for number in range(_MOST):
+    for number in range(count):
         rows = rng.integers(0, len(seen_y), m)
         z = np.column_stack([seen_y[rows], rng.standard_normal((m, dx - dy)), seen_c[rows]])
         whitened = 0.3 * rng.standard_normal((dx, m))
@@ -380,11 +379,12 @@ def _random_linear(given: NDArray, dy: int, rng: np.random.Generator) -> NDArray
     linear[np.arange(dy, dx), np.arange(dy, dx)] = 0.8
     linear[:, :dx] += 0.1 * rng.standard_normal((dx, dx))
     linear[dy:, dx:-1] += 0.1 * rng.standard_normal(linear[dy:, dx:-1].shape)
-    linear[:, :dx] = _stable(linear[:, :dx], 0.98)
+    linear[:, :dx] = stable(linear[:, :dx], 0.98)
     return linear
 
 
-def _stable(a: NDArray, largest: float = _LARGEST) -> NDArray:
+def stable(a: NDArray, largest: float = _LARGEST) -> NDArray:
+    """A, or a fraction of it: no eigenvalue has a modulus above `largest`."""
     return a * min(1.0, largest / max(float(np.max(np.abs(np.linalg.eigvals(a)))), 1e-12))
 
 
@@ -509,8 +509,8 @@ _RATES = {
 def stable_mean(model: GPSSM) -> GPSSM:
     """A model that was started from a line, its linear part made stable: what the GP adds to it is too small to be."""
     weight, dx = np.asarray(model.transition.mean.weight), model.state_dim
-    stable = np.column_stack([_stable(weight[:, :dx], _STABLE), weight[:, dx:]]).astype(weight.dtype)
-    return eqx.tree_at(lambda m: m.transition.mean.weight, model, stable)
+    moved = np.column_stack([stable(weight[:, :dx], _STABLE), weight[:, dx:]]).astype(weight.dtype)
+    return eqx.tree_at(lambda m: m.transition.mean.weight, model, moved)
 
 
 def _sparse(begun: start.Start, found: Found, data: Data) -> SparseGP:

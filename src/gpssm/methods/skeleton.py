@@ -30,7 +30,8 @@ from jaxtyping import Array, Float
 from gpssm.parameters import Leaf
 
 _JITTER = 1e-6
-_FURTHEST = 1e3  # standard deviations: where a simulation has exploded
+FURTHEST = 1e3
+"""Standard deviations: where a simulation has exploded."""
 _OPEN_ROWS = 96  # of the simulation, at which the open variance is looked at
 _HESSIAN_ROWS = 1200  # at most
 _TRIALS = (0.1, 1.0, 10.0)  # factors on the damping that are tried in every iteration
@@ -178,7 +179,7 @@ def _simulate(skeleton: Skeleton, inputs: Array) -> _Simulated:
         s = jnp.concatenate([x, c], axis=1)
         g = jnp.sum(_kernel(skeleton, s) * alpha[:, None, :], axis=2).T
         moved = s @ skeleton.linear[:, :-1].T + skeleton.linear[:, -1] + g
-        moved = jnp.clip(moved, -_FURTHEST, _FURTHEST)
+        moved = jnp.clip(moved, -FURTHEST, FURTHEST)
         return moved, moved
 
     _, states = jax.lax.scan(body, skeleton.initial, jnp.swapaxes(inputs, 0, 1))
