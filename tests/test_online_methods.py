@@ -63,7 +63,8 @@ def fast_forward(stream: Stream, outputs: NDArray) -> NDArray:
 
 
 def same(a: Estimate, b: Estimate) -> bool:
-    return all(np.array_equal(left, right, equal_nan=True) for left, right in zip(a, b, strict=True))
+    numbers = all(np.array_equal(left, right, equal_nan=True) for left, right in zip(a[:5], b[:5], strict=True))
+    return numbers and a.refused == b.refused
 
 
 def rms(values: Any) -> float:

@@ -30,6 +30,7 @@ _MODULES = (
     "gpssm.posterior",
     "gpssm.linear_posterior",
     "gpssm.stream",
+    "gpssm.gate",
     "gpssm.methods.trial",
     "gpssm.methods.oenvi_core",
     "gpssm.methods.oenvi_paper",

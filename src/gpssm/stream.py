@@ -7,12 +7,18 @@ A `Stream` is what the user holds. Below it is the pure core of an online method
 compiled once. The first few samples only tell where the data live and on what scale; then they go
 through the core like all others. A system that was at rest outgrows these units: then the stream begins
 anew, from all it has seen. Everything here is in the user's units.
+
+No sample can make the state infinite: numbers far outside the range of all others are taken as missing
+(`gpssm.gate`), and so is a sample that the core cannot digest. Both are counted and reported.
 """
 
+import functools
 import os
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +27,14 @@ from jaxtyping import Array, Float
 
 from gpssm import serialization
 from gpssm.errors import InvalidInput
+from gpssm.gate import FAR, LARGEST, Gate
 from gpssm.posterior import Forecast, Posterior
 from gpssm.precision import double_precision
 from gpssm.validation import arguments, model_inputs, positive_int
 
 NDArray = np.ndarray
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Info(NamedTuple):
@@ -47,6 +56,8 @@ class Estimate(NamedTuple):
     predicted_mean: Float[NDArray, " dy"]
     predicted_std: Float[NDArray, " dy"]
     log_score: float
+    refused: str = ""
+    """What of the sample was not believed and taken as missing, in one sentence; empty if all of it was."""
 
     @property
     def state_std(self) -> Float[NDArray, " dx"]:
@@ -106,6 +117,17 @@ class OnlineMethod(Protocol):
         """The state read back as an ordinary fitted model."""
 
 
+def _exclusive(call: "Callable[Concatenate[Stream, P], T]") -> "Callable[Concatenate[Stream, P], T]":
+    """Threads that share a stream take turns."""
+
+    @functools.wraps(call)
+    def wrapper(stream: "Stream", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with stream._lock:
+            return call(stream, *args, **kwargs)
+
+    return double_precision(wrapper)
+
+
 @dataclass(eq=False)
 class Stream:
     """A model that learns while it is used. Made by `OEnVI(...).start()` or `OEnVI.continuing(posterior)`."""
@@ -126,9 +148,16 @@ class Stream:
     output_dim: int | None = None
     recent: NDArray | None = None
     """(lags - 1, dc) the inputs before the next one, newest first; those before the first sample are taken to be it."""
+    refused: int = 0
+    """Samples that were refused, or of which something was."""
+    gates: tuple[Gate, Gate] | None = None
+    """Range of the outputs and of the inputs; None as long as nothing is known of it."""
+    given_up: int = 0
+    """Samples seen before the present state was started, if an earlier one had to be given up."""
 
     @double_precision
     def __post_init__(self) -> None:
+        self._lock = threading.RLock()
         self._packed: tuple[Array, ...] | None = None
         self._layout: _Layout | None = None
         self.state = self.stored
@@ -159,7 +188,7 @@ class Stream:
         size = "" if self.output_dim is None else f", {self.output_dim} output(s), {self.input_dim} input(s)"
         return f"<{self.method.name} stream: {self.count} sample(s), {self.method.state_dim} state(s){size}>"
 
-    @double_precision
+    @_exclusive
     def learn_one(self, y: Any, u: Any = None) -> Estimate:
         """Predict the next sample, look at it, learn from it.
 
@@ -168,19 +197,23 @@ class Stream:
             u: (dc,) the control input that acted on the way to this sample, if there are any.
         """
         outputs, inputs = self._sample(y, u)
+        believed, sentence = self._believed(outputs, inputs)
         inputs = self._with_recent(inputs[None])[0]
         self._remember(inputs)
+        was_ready = self.ready
+        estimate = self._learn(self._age, believed, inputs) if was_ready else None
         if self.early or not self.ready:
-            self.early.append((outputs, inputs))
-        if not self.ready:
-            return self._warm_up(outputs)
-        estimate = self._learn(self.count, outputs, inputs)
+            self.early.append((np.where(np.abs(outputs) > LARGEST, np.nan, outputs), inputs))
         self.count += 1
-        if self.early and self.count in [multiple * self.method.warm_up for multiple in _LOOK_BACK]:
+        if estimate is None:
+            estimate = self._warm_up()._replace(refused=_STARTED_AGAIN if was_ready else "")
+        elif self.early and self._age in [multiple * self.method.warm_up for multiple in _LOOK_BACK]:
             self._look_back()
-        return estimate
+        sentence = sentence or estimate.refused
+        self.refused += bool(sentence)
+        return estimate._replace(refused=sentence)
 
-    @double_precision
+    @_exclusive
     def forecast(self, horizon: int, inputs: Any = None, *, num_paths: int = 500, seed: int = 0) -> Forecast:
         """Sample paths of the next `horizon` outputs. The stream itself is not disturbed."""
         self._require_state("forecast")
@@ -191,7 +224,7 @@ class Stream:
         states, samples = _paths(type(self.method), jax.random.key(seed), self.state, jnp.asarray(c), num_paths)
         return Forecast(np.asarray(samples), np.asarray(states))
 
-    @double_precision
+    @_exclusive
     def transition(self, x: Any) -> tuple[Float[NDArray, "n dx"], Float[NDArray, "n dx"]]:
         """Mean and variance of the f learned so far at `x` (n, state_dim + input_lags * input_dim)."""
         self._require_state("transition")
@@ -201,23 +234,37 @@ class Stream:
         return np.asarray(mean), np.asarray(var)
 
     @property
-    @double_precision
+    @_exclusive
     def process_noise(self) -> Float[NDArray, " dx"]:
         """Variances of the process noise as learned so far."""
         self._require_state("process_noise")
         return np.asarray(self.method.process_noise(self.state))
 
-    @double_precision
+    @_exclusive
     def posterior(self) -> Posterior:
         """What has been learned so far as an ordinary fitted model: filter, smooth, forecast, summary."""
         self._require_state("posterior")
         return self.method.posterior(self.state)
 
-    @double_precision
+    @_exclusive
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file, from which `gpssm.load` resumes bit for bit."""
-        self.stored = jax.tree.map(np.asarray, self.state)
+        state = jax.tree.map(np.asarray, self.state)
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state)):
+            raise InvalidInput(
+                f"save: the state is not finite, and {str(path)!r} is left as it was; load an earlier one."
+            )
+        self.stored = state
         serialization.write(path, self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For `pickle` and `copy`: what `save` writes."""
+        kept = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return kept | {"stored": jax.tree.map(np.asarray, self.state)}
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        vars(self).update(kept)
+        self.__post_init__()
 
     def _with_recent(self, inputs: NDArray) -> Float[NDArray, "t lags*dc"]:
         """Every row of inputs with those before it, newest first."""
@@ -232,40 +279,97 @@ class Stream:
         """Keep what the next sample needs of `inputs` (lags * dc)."""
         self.recent = inputs.reshape(self.method.input_lags, -1)[:-1]
 
-    def _learn(self, index: int, outputs: NDArray, inputs: NDArray) -> Estimate:
-        """Put the sample with number `index` through the core."""
-        kind = type(self.method)
-        self._packed, told = _step(kind, self._layout, self.seed, index, self._packed, outputs, inputs)
+    @property
+    def _age(self) -> int:
+        """Samples that the present state has seen."""
+        return self.count - self.given_up
+
+    def _believed(self, outputs: NDArray, inputs: NDArray) -> tuple[NDArray, str]:
+        """The outputs with what cannot be believed missing, and a sentence about that; such an input is an error."""
+        of_outputs, of_inputs = self.gates or self._first_gates(inputs)
+        outside, of_inputs = of_inputs.admit(inputs)
+        if outside.any():
+            self.refused += 1
+            raise InvalidInput(f"{_beyond('u', inputs, outside)}; the sample is left out.")
+        outside, of_outputs = of_outputs.admit(outputs)
+        self.gates = of_outputs, of_inputs
+        sentence = f"{_beyond('y', outputs, outside)}; taken as missing." if outside.any() else ""
+        return np.where(outside, np.nan, outputs), sentence
+
+    def _first_gates(self, inputs: NDArray) -> tuple[Gate, Gate]:
+        """Open ones; around what is predicted, if the stream was given a state and has not seen any sample."""
+        assert self.output_dim is not None
+        missing = np.full(self.output_dim, np.nan)
+        if not self.ready:
+            return Gate.of(missing[None]), Gate.of(np.full((1, len(inputs)), np.nan))
+        _, told = self._moved(self._age, missing, self._with_recent(inputs[None])[0])
+        expected = _estimate(told, self.method.state_dim, self.output_dim)
+        return Gate.around(expected.predicted_mean, expected.predicted_std), Gate.of(inputs[None], least=1.0)
+
+    def _learn(self, index: int, outputs: NDArray, inputs: NDArray) -> Estimate | None:
+        """Put the sample with number `index` through the core, or a missing one if it makes the state infinite.
+
+        None if the state cannot be moved at all: then the stream starts again, with nothing.
+        """
+        sentence = ""
+        packed, told = self._moved(index, outputs, inputs)
+        if not np.isfinite(told).all():
+            sentence = "y: no finite state can follow this sample; taken as missing."
+            packed, told = self._moved(index, np.full_like(outputs, np.nan), inputs)
+        if not np.isfinite(told).all():
+            self.state, self.gates, self.early, self.given_up = None, None, [], self.count
+            return None
+        self._packed = packed
         if index + 1 == self.method.trial:
             self.state = self.method.settled(self.state)
-        return _estimate(np.asarray(told), self.method.state_dim, len(outputs))
+        return _estimate(told, self.method.state_dim, len(outputs))._replace(refused=sentence)
 
-    def _warm_up(self, outputs: NDArray) -> Estimate:
+    def _moved(self, index: int, outputs: NDArray, inputs: NDArray) -> tuple[tuple[Array, ...], NDArray]:
+        """The state after a sample, and what the core tells: NaN if that state is not finite."""
+        packed, told = _step(type(self.method), self._layout, self.seed, index, self._packed, outputs, inputs)
+        return packed, np.asarray(told)
+
+    def _warm_up(self) -> Estimate:
         """Before the core can start, the prediction is the mean of what was seen."""
         rows = np.array([row for row, _ in self.early])
         predicted_mean, predicted_std = _spread(rows[:-1])
-        score = _log_density(outputs, predicted_mean, predicted_std)
-        self.count += 1
-        if _tells_scale(rows, self.method.warm_up):
-            mean, cov = self._begin()[:2]
-        else:
-            mean = self.method.guess(outputs)
-            cov = np.full((len(mean), len(mean)), np.nan)
-        return Estimate(mean, cov, predicted_mean, predicted_std, score)
+        score = _log_density(rows[-1], predicted_mean, predicted_std)
+        begun = self._begin() if _tells_scale(rows, self.method.warm_up) else None
+        if begun is not None:
+            return Estimate(*begun[:2], predicted_mean, predicted_std, score)
+        mean = self.method.guess(rows[-1])
+        return Estimate(mean, np.full((len(mean), len(mean)), np.nan), predicted_mean, predicted_std, score)
 
-    def _begin(self) -> Estimate:
+    def _begin(self) -> Estimate | None:
         """Take units from all samples so far, and learn from them."""
         rows, controls = (np.array(part) for part in zip(*self.early, strict=True))
-        self.state, self.begun = self.method.begin(rows, controls), self.count
-        return [self._learn(i, y, u) for i, (y, u) in enumerate(zip(rows, controls, strict=True))][-1]
+        lags = controls.reshape(len(rows), self.method.input_lags, -1)
+        of_outputs, of_inputs = Gate.of(rows), Gate.of(lags[:, 0], least=1.0)
+        unknown = np.stack([of_inputs.outside(lag) for lag in np.moveaxis(lags, 1, 0)], axis=1)
+        lags = np.where(unknown, of_inputs.centre, lags)
+        undriven = unknown.reshape(len(rows), -1).any(axis=1, keepdims=True)
+        rows = np.where(of_outputs.outside(rows) | undriven, np.nan, rows)
+        for y, u in zip(rows, lags[:, 0], strict=True):
+            of_outputs, of_inputs = of_outputs.admit(y)[1], of_inputs.admit(u)[1]
+        controls, self.gates = lags.reshape(controls.shape), (of_outputs, of_inputs)
+        self.state, self.begun = self.method.begin(rows, controls), len(rows)
+        estimate = None
+        for index, (y, u) in enumerate(zip(rows, controls, strict=True)):
+            estimate = self._learn(index, y, u)
+            if estimate is None:
+                break
+        return estimate
 
     def _look_back(self) -> None:
         """Begin anew if the samples have outgrown the units."""
         outputs, inputs = (np.array(part) for part in zip(*self.early, strict=True))
         moves = np.concatenate([np.diff(outputs, axis=0), inputs[1:]], axis=1)
-        if np.any(_range(moves) > _OUTGROWN * _range(moves[: self.begun - 1])):
+        outgrown = _range(moves) > _OUTGROWN * _range(moves[: self.begun - 1])
+        assert self.gates is not None
+        shrunk = self.gates[0].least > _ABSURD * Gate.of(outputs).reach
+        if outgrown.any() or shrunk.any():
             self._begin()
-        if self.count == _LOOK_BACK[-1] * self.method.warm_up:
+        if self._age == _LOOK_BACK[-1] * self.method.warm_up:
             self.early = []
 
     def _sample(self, y: Any, u: Any) -> tuple[NDArray, NDArray]:
@@ -292,6 +396,9 @@ _LONGEST_WARM_UP = 10
 # Multiples of the warm-up at which a stream looks back, and how much more than at first is too much for the units:
 # of steps of the outputs, and of inputs. That the outputs themselves go far is in the nature of a slow system.
 _LOOK_BACK, _OUTGROWN = (2, 4, 8, 16), 10.0
+# How much less: then the first samples were a fault. (That a system comes from afar is not.)
+_ABSURD = 1e4
+_STARTED_AGAIN = "the state could not be moved any more: the stream has started again, with this sample."
 
 
 def _tells_scale(rows: NDArray, needed: int) -> bool:
@@ -328,6 +435,15 @@ def _log_density(y: NDArray, mean: NDArray, std: NDArray) -> float:
         return float("nan")
     z = (y - mean)[seen] / std[seen]
     return float(np.sum(-0.5 * (z**2 + np.log(2 * np.pi)) - np.log(std[seen])))
+
+
+def _beyond(name: str, values: NDArray, outside: NDArray) -> str:
+    """The beginning of a sentence about the first of them."""
+    channel = int(np.argmax(outside))
+    where = f"{name}[{channel}]: {values[channel]:g}"
+    if np.abs(values[channel]) > LARGEST:
+        return f"{where} is larger than {LARGEST:g}, the largest number that can be used"
+    return f"{where} is {FAR:g} times farther away from the samples so far than they are from each other"
 
 
 def _row(name: str, value: Any, width: int | None) -> NDArray:
@@ -391,7 +507,11 @@ def _step(
 ) -> tuple[tuple[Array, ...], Array]:
     key = jax.random.fold_in(jax.random.key(seed), index)
     state, info = kind.step(key, layout.unpack(packed), y, u)
-    return layout.pack(state), jnp.concatenate([jnp.ravel(part) for part in info])
+    packed = layout.pack(state)
+    # Of a state that is not finite nothing is told: whoever calls has to look at a few numbers only.
+    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in packed]))
+    told = jnp.concatenate([jnp.ravel(part) for part in info])
+    return packed, jnp.where(finite, told, jnp.nan)
 
 
 def _estimate(told: NDArray, dx: int, dy: int) -> Estimate:
