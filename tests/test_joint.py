@@ -19,7 +19,7 @@ def _random_cov(rng: np.random.Generator, n: int) -> NDArray:
     return np.asarray(a @ a.T / n + 0.1 * np.eye(n))
 
 
-@pytest.mark.parametrize(("count", "dx"), [(4, 1), (20, 2), (50, 4), (21, 3)])
+@pytest.mark.parametrize(("count", "dx"), [(4, 1), (20, 2), (50, 4), (21, 3), (20, 12), (4, 40)])
 def test_members_have_exact_moments(count: int, dx: int) -> None:
     points = joint.members(count, dx)
     np.testing.assert_allclose(points.mean(axis=0), 0.0, atol=1e-12)

@@ -1,6 +1,7 @@
 """OEnVI: what it learns, what it may not know, and what must not break it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ import gpssm
 from gpssm.datasets import car, kink, kink_function, nascar
 from gpssm.errors import InvalidInput
 from gpssm.experiments.kink import GRID
+from gpssm.gp.means import Linear
 from gpssm.methods import oenvi_core
 from gpssm.methods.oenvi_core import State
 from gpssm.methods.trial import Trial
+from gpssm.models.neural import ResidualTransition
 from gpssm.precision import double_precision
 from gpssm.stream import Estimate, Stream
 
@@ -27,10 +30,6 @@ HORIZON, PATHS = 3, 4000  # of the forecasts of one stream: compiled once
 
 def learn(stream: Stream, outputs: NDArray, inputs: NDArray | None = None) -> list[Estimate]:
     return [stream.learn_one(y, None if inputs is None else inputs[t]) for t, y in enumerate(outputs)]
-
-
-def same(a: Estimate, b: Estimate) -> bool:
-    return all(np.array_equal(left, right, equal_nan=True) for left, right in zip(a, b, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +80,69 @@ def test_read_back_as_an_ordinary_model(stream: Stream, data: NDArray) -> None:
     np.testing.assert_allclose(again.std[0], forecast.std[0], rtol=0.3)
     assert np.isfinite(posterior.filter(data).mean).all()
     assert "process_noise" in str(posterior.summary())
+
+
+def test_what_was_learned_from_is_a_fact_of_the_model(stream: Stream) -> None:
+    """Back and forth, forgetting and rates go on where they were, however much of the recording is kept."""
+    posterior = stream.posterior()
+    assert posterior.num_samples == 300 and len(posterior.recording.outputs) == 0
+    for count in (300, 123_456):
+        again = gpssm.OEnVI.continuing(replace(posterior, num_samples=count), num_inducing=8, num_members=10)
+        assert float(again.state.count) == count
+
+
+def test_what_cannot_go_live_is_refused(stream: Stream) -> None:
+    posterior = stream.posterior()
+    mixed = eqx.tree_at(
+        lambda p: p.transition.mixing, posterior.model, np.array([[0.7]]), is_leaf=lambda leaf: leaf is None
+    )
+    with pytest.raises(InvalidInput, match="mixed"):
+        gpssm.OEnVI.continuing(replace(posterior, model=mixed))
+    linear = Linear(np.ones((1, 1)), np.zeros(1))
+    network = ResidualTransition.start(jax.random.key(0), linear, 4)
+    neural = eqx.tree_at(lambda p: p.transition, posterior.model, network)
+    with pytest.raises(InvalidInput, match="network"):
+        gpssm.OEnVI.continuing(replace(posterior, model=neural, method="AD-EnKF"))
+    line = gpssm.ARX(1).fit(np.random.default_rng(0).normal(size=(40, 1)))
+    with pytest.raises(InvalidInput, match="LinearPosterior"):
+        gpssm.OEnVI.continuing(line)
+
+
+def test_late_inputs_are_the_users_own_also_in_what_is_read_back(tmp_path: Path) -> None:
+    """Filter, forecast and a new stream take one row of inputs a sample; the model knows how many of them act."""
+    rng = np.random.default_rng(5)
+    inputs = rng.normal(size=(90, 2))
+    level = np.zeros(91)
+    for t in range(90):
+        level[t + 1] = 0.8 * level[t] + (0.5 * inputs[t - 2, 0] if t > 1 else 0.0)
+    outputs = level[1:, None] + 0.01 * rng.normal(size=(90, 1))
+    stream = gpssm.OEnVI(1, 6, input_lags=3, num_members=10, trial=0).start()
+    learn(stream, outputs[:80], inputs[:80])
+    stream.posterior().save(tmp_path / "model.gpssm")
+    posterior = gpssm.load(tmp_path / "model.gpssm")
+    assert (posterior.input_dim, posterior.input_lags) == (2, 3)
+    np.testing.assert_array_equal(posterior.recent_inputs, inputs[[79, 78]])
+    ahead = posterior.forecast(10, inputs[80:], num_paths=200)
+    np.testing.assert_allclose(ahead.mean, stream.forecast(10, inputs[80:], num_paths=200).mean, atol=0.4)
+    # A filter that is interrupted goes on with the inputs that still act, as if it had not been.
+    whole = posterior.filter(outputs, inputs, filter="extended")
+    first = posterior.filter(outputs[:50], inputs[:50], filter="extended")
+    np.testing.assert_array_equal(first.recent_inputs, inputs[[49, 48]])
+    np.testing.assert_array_equal(whole.recent_inputs, inputs[[89, 88]])
+    known = posterior.forecast(5, inputs[50:55], state=first, num_paths=50)
+    other = posterior.forecast(5, inputs[50:55], state=first._replace(recent_inputs=-inputs[[49, 48]]), num_paths=50)
+    assert not np.allclose(known.mean[0], other.mean[0], atol=0.05)
+    again = gpssm.OEnVI.continuing(posterior, num_inducing=6, num_members=10)
+    found = again.learn_one(outputs[80], inputs[80])
+    np.testing.assert_allclose(found.predicted_mean, stream.learn_one(outputs[80], inputs[80]).predicted_mean, atol=0.2)
+
+
+def test_more_states_than_half_the_members() -> None:
+    """Six outputs, their past, and late inputs: the least number of points that span all states is taken."""
+    rng = np.random.default_rng(0)
+    method = gpssm.OEnVI(12, input_lags=4, trial=0)
+    begun = method.begin(rng.normal(size=(10, 6)), rng.normal(size=(10, 12)))
+    assert isinstance(begun, State) and begun.points.shape == (26, 12)
 
 
 @pytest.mark.slow

@@ -3,3 +3,7 @@
 
 class InvalidInput(ValueError):
     """An argument that cannot be used, explained in one sentence."""
+
+
+class Forked(RuntimeError):
+    """A computation in a process in which it would hang, explained in one sentence."""

@@ -11,7 +11,7 @@ believed later, however often it comes: sensors that say 1e30 for an hour are mo
 million of their own deviations at once.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -29,6 +29,7 @@ FAR = 1e6
 _SPIKE = 20.0  # the same for one sample among the first ones that lies alone
 _MEMORY = 1000.0  # samples that centre and reach are averaged over
 _CLIP = 2.0  # how much of a deviation counts, in units of reach: one outlier must not make room for the next
+_NONE = np.zeros(1 << 16, bool)  # more channels than anybody has
 
 
 class Gate(NamedTuple):
@@ -36,6 +37,7 @@ class Gate(NamedTuple):
 
     centre: Float[NDArray, " d"]
     reach: Float[NDArray, " d"]
+    """NaN where nothing is known: then anything goes."""
     least: Float[NDArray, " d"]
     """That `reach` never falls below, however long a channel rests."""
     samples: int = 0
@@ -44,16 +46,16 @@ class Gate(NamedTuple):
     def around(cls, centre: Float[NDArray, " d"], reach: Float[NDArray, " d"]) -> "Gate":
         """A range whose centre and reach are known, if roughly."""
         known = np.isfinite(reach) & np.isfinite(centre)
-        reach = np.where(known, np.clip(reach, SMALLEST, LARGEST), np.inf)
+        reach = np.where(known, np.clip(reach, SMALLEST, LARGEST), np.nan)
         return cls(np.where(known, centre, 0.0), reach, np.where(known, reach, SMALLEST))
 
     @classmethod
     def of(cls, rows: Float[NDArray, "t d"], least: float = 0.0) -> "Gate":
         """The range of some samples, most of which can be believed; NaN where a value is missing.
 
-        `least` is a reach that is always allowed. A channel of which nothing was seen has none: it may be anywhere.
+        `least` is a reach that is always allowed. A channel of which nothing was seen has none.
         """
-        centre, reach = np.zeros(rows.shape[1]), np.full(rows.shape[1], np.inf)
+        centre, reach = np.zeros(rows.shape[1]), np.full(rows.shape[1], np.nan)
         for channel, column in enumerate(rows.T):
             seen = column[np.abs(column) <= LARGEST]
             if not len(seen):
@@ -83,18 +85,22 @@ class Gate(NamedTuple):
         """Which of the values are outside, and the range for the next; a missing one (NaN) is not."""
         deviation = values - self.centre
         size = np.abs(deviation)
+        share: Any = 1.0 / min(self.samples + 10, _MEMORY)
+        if (size <= _CLIP * self.reach).all():  # nearly always: a sample has no time for more
+            return _NONE[: len(values)], self._moved(deviation, share)
         outside = (size > FAR * self.reach) | (np.abs(values) > LARGEST)
         known = ~(outside | np.isnan(size))
-        share = known / min(self.samples + 10.0, _MEMORY)
-        first = known & np.isinf(self.reach)
-        centre, reach = np.where(first, values, self.centre), np.where(first, _at_rest(values), self.reach)
-        moved = np.where(known & ~first, np.clip(deviation, -_CLIP * reach, _CLIP * reach), 0.0)
-        return outside, Gate(
-            centre + share * moved,
-            np.maximum(reach * np.sqrt(1.0 - share + share * (moved / reach) ** 2), self.least),
-            self.least,
-            self.samples + 1,
+        first = known & np.isnan(self.reach)
+        begun = self._replace(
+            centre=np.where(first, values, self.centre), reach=np.where(first, _at_rest(values), self.reach)
         )
+        counts = known & ~first
+        moved = np.where(counts, np.clip(deviation, -_CLIP * begun.reach, _CLIP * begun.reach), 0.0)
+        return outside, begun._moved(moved, np.where(counts, share, 0.0))
+
+    def _moved(self, deviation: NDArray, share: Any) -> "Gate":
+        reach = np.sqrt((1.0 - share) * self.reach**2 + share * deviation**2)
+        return Gate(self.centre + share * deviation, np.maximum(reach, self.least), self.least, self.samples + 1)
 
 
 def _at_rest(level: NDArray) -> NDArray:

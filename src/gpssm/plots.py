@@ -180,6 +180,6 @@ def _legend_of_several(ax: Any, values: NDArray) -> None:
 def inducing_inputs(posterior: Posterior, dimension: int = 0) -> NDArray:
     """Inducing inputs (M, dx + dc) of one state dimension, in the user's units; none where f is a network."""
     if not posterior.model.num_inducing:
-        return np.zeros((0, posterior.state_dim + posterior.input_dim))
+        return np.zeros((0, posterior.state_dim + posterior.input_lags * posterior.input_dim))
     z = np.asarray(posterior.model.transition.gp.inducing_inputs)[dimension]
     return posterior.scaling.argument_shift + posterior.scaling.argument_scale * z

@@ -18,6 +18,7 @@ from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble, extended, kalman, particle
 from gpssm.history import History
+from gpssm.lags import newest, with_past
 from gpssm.models.gpssm import GPSSM
 from gpssm.precision import double_precision
 from gpssm.scaling import Scaling
@@ -52,6 +53,8 @@ class States(NamedTuple):
     log_likelihood: float
     members: Float[NDArray, "n dx"]
     """The ensemble after the last sample: where a forecast continues from."""
+    recent_inputs: Float[NDArray, "past dc"] | None = None
+    """The inputs that still act, newest first, of a model with `input_lags`."""
 
     @property
     def std(self) -> Float[NDArray, "t dx"]:
@@ -96,6 +99,12 @@ class Posterior:
     """Standardised ensemble at the end of the (last) recording."""
     recording: Series = NO_RECORDING
     """The end of the (last) recording, at most `KEPT_SAMPLES` of it, with the names of its channels."""
+    num_samples: int | None = None
+    """Samples learned from, of all recordings; None in files that do not know it."""
+    input_lags: int = 1
+    """How many of the last inputs act on f."""
+    recent_inputs: NDArray | None = None
+    """(lags - 1, dc) inputs at the end of the (last) recording, newest first, if there are several."""
 
     @property
     def state_dim(self) -> int:
@@ -107,7 +116,7 @@ class Posterior:
 
     @property
     def input_dim(self) -> int:
-        return len(self.scaling.input_shift)
+        return len(self.scaling.input_shift) // self.input_lags
 
     def __repr__(self) -> str:
         return (
@@ -117,8 +126,8 @@ class Posterior:
 
     @double_precision
     def transition(self, x: Any) -> tuple[Float[NDArray, "n dx"], Float[NDArray, "n dx"]]:
-        """Mean and variance of the learned f at `x` (n, state_dim + input_dim)."""
-        x = arguments(x, self.state_dim + self.input_dim)
+        """Mean and variance of the learned f at `x` (n, state_dim + input_lags * input_dim)."""
+        x = arguments(x, self.state_dim + self.input_lags * self.input_dim)
         mean, var = _transition(self.model, jnp.asarray(self.scaling.standardise_arguments(x), self._dtype))
         return self.scaling.states(np.asarray(mean, float)), np.asarray(var, float) * self.scaling.state_scale**2
 
@@ -127,7 +136,7 @@ class Posterior:
         """The state at the end of the (last) training recording."""
         members = self.scaling.states(np.asarray(self.final_members, float))
         cov = np.cov(members, rowvar=False).reshape(1, self.state_dim, self.state_dim)
-        return States(members.mean(axis=0, keepdims=True), cov, 0.0, members)
+        return States(members.mean(axis=0, keepdims=True), cov, 0.0, members, self.recent_inputs)
 
     @double_precision
     def filter(
@@ -152,36 +161,38 @@ class Posterior:
         """
         if filter not in get_args(Filter):
             raise InvalidInput(f"filter: expected one of {', '.join(get_args(Filter))}, got {filter!r}.")
-        y, c = series(outputs, inputs, self.output_dim, self.input_dim)
         members = self._members(state)
+        y, c = self._recording(outputs, inputs, state)
         if filter == "ensemble":
             filtered = self._run(y, c, seed, members).filtered
-            return self._states(y, filtered.mean, filtered.cov, filtered.log_likelihood, filtered.members[-1])
+            return self._states(y, c, filtered.mean, filtered.cov, filtered.log_likelihood, filtered.members[-1])
         compiled = _particle if filter == "particle" else _extended
-        return self._states(y, *compiled(self.model, *self._arguments(y, c, seed, members)))
+        return self._states(y, c, *compiled(self.model, *self._arguments(y, c, seed, members)))
 
     @double_precision
     def filtered_at(self, outputs: NDArray, inputs: NDArray, index: int, *, seed: int = 0) -> States:
         """The state after one sample of a checked recording, to forecast from; what comes later is not read."""
-        trace = self._run(outputs, inputs, seed)
+        c = with_past(inputs, self.input_lags)
+        trace = self._run(outputs, c, seed)
         mean, cov, now = trace.filtered.mean, trace.filtered.cov, slice(index, index + 1)
-        return self._states(outputs[:0], mean[now], cov[now], jnp.zeros(()), trace.filtered.members[index])
+        return self._states(outputs[:0], c[now], mean[now], cov[now], jnp.zeros(()), trace.filtered.members[index])
 
     @double_precision
     def smooth(self, outputs: Any, inputs: Any = None, *, seed: int = 0) -> States:
         """The state at every time given all samples (ensemble Rauch-Tung-Striebel)."""
-        y, c = series(outputs, inputs, self.output_dim, self.input_dim)
+        y, c = self._recording(outputs, inputs)
         trace = self._run(y, c, seed)
         mean, cov = _smooth(trace)
-        return self._states(y, mean, cov, trace.filtered.log_likelihood, trace.filtered.members[-1])
+        return self._states(y, c, mean, cov, trace.filtered.log_likelihood, trace.filtered.members[-1])
 
     @double_precision
     def one_step(
         self, outputs: Any, inputs: Any = None, *, state: States | None = None, seed: int = 0
     ) -> tuple[Float[NDArray, "t dy"], Float[NDArray, "t dy"]]:
         """Mean and standard deviation of every sample, predicted from those before it; as in `filter`."""
-        y, c = series(outputs, inputs, self.output_dim, self.input_dim)
-        trace = self._run(y, c, seed, self._members(state))
+        members = self._members(state)
+        y, c = self._recording(outputs, inputs, state)
+        trace = self._run(y, c, seed, members)
         mean, var = (np.asarray(part, float) for part in _one_step(self.model, trace.predicted))
         return self.scaling.outputs(mean), np.sqrt(var) * self.scaling.output_scale
 
@@ -207,8 +218,10 @@ class Posterior:
         """
         positive_int("horizon", horizon)
         positive_int("num_paths", num_paths, 2)
-        c = self.scaling.standardise_inputs(model_inputs(inputs, horizon, self.input_dim))
         members = self._members(state)
+        ahead = model_inputs(inputs, horizon, self.input_dim)
+        recent = self.recent_inputs if state is None else state.recent_inputs
+        c = self.scaling.standardise_inputs(with_past(ahead, self.input_lags, recent))
         states, samples = sample_paths(
             self.model,
             jnp.asarray(self.final_members if members is None else members, self._dtype),
@@ -229,9 +242,13 @@ class Posterior:
 
     def continued_from(self, outputs: NDArray, inputs: NDArray, *, seed: int) -> "Posterior":
         """This posterior, with forecasts starting where the given recording ends."""
-        trace = self._run(outputs, inputs, seed)
+        c = with_past(inputs, self.input_lags)
+        trace = self._run(outputs, c, seed)
         return replace(
-            self, final_members=np.asarray(trace.filtered.members[-1]), recording=kept_recording(outputs, inputs)
+            self,
+            final_members=np.asarray(trace.filtered.members[-1]),
+            recording=kept_recording(outputs, inputs),
+            recent_inputs=newest(c[-1], self.input_lags),
         )
 
     def named(self, output_names: tuple[str, ...], input_names: tuple[str, ...]) -> "Posterior":
@@ -241,6 +258,11 @@ class Posterior:
     @property
     def _dtype(self) -> Any:
         return np.asarray(self.model.obs_noise.variance).dtype
+
+    def _recording(self, outputs: Any, inputs: Any, state: States | None = None) -> tuple[NDArray, NDArray]:
+        """A checked recording, every row of inputs with those before it that still act."""
+        y, c = series(outputs, inputs, self.output_dim, self.input_dim)
+        return y, with_past(c, self.input_lags, None if state is None else state.recent_inputs)
 
     def _members(self, state: States | None) -> NDArray | None:
         """The standardised ensemble of `state`, checked."""
@@ -263,12 +285,13 @@ class Posterior:
             jax.random.key(seed),
         )
 
-    def _states(self, y: NDArray, mean: Array, cov: Array, log_likelihood: Array, members: Array) -> States:
+    def _states(self, y: NDArray, c: NDArray, mean: Array, cov: Array, log_likelihood: Array, members: Array) -> States:
         return States(
             self.scaling.states(np.asarray(mean, float)),
             self.scaling.state_cov(np.asarray(cov, float)),
             float(jnp.sum(log_likelihood)) - self.scaling.log_volume(y),
             self.scaling.states(np.asarray(members, float)),
+            newest(c[-1], self.input_lags),
         )
 
 

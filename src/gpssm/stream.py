@@ -16,7 +16,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -28,6 +28,7 @@ from jaxtyping import Array, Float
 from gpssm import serialization
 from gpssm.errors import InvalidInput
 from gpssm.gate import FAR, LARGEST, Gate
+from gpssm.lags import newest, with_past
 from gpssm.posterior import Forecast, Posterior
 from gpssm.precision import double_precision
 from gpssm.validation import arguments, model_inputs, positive_int
@@ -199,7 +200,7 @@ class Stream:
         outputs, inputs = self._sample(y, u)
         believed, sentence = self._believed(outputs, inputs)
         inputs = self._with_recent(inputs[None])[0]
-        self._remember(inputs)
+        self.recent = newest(inputs, self.method.input_lags)
         was_ready = self.ready
         estimate = self._learn(self._age, believed, inputs) if was_ready else None
         if self.early or not self.ready:
@@ -209,9 +210,10 @@ class Stream:
             estimate = self._warm_up()._replace(refused=_STARTED_AGAIN if was_ready else "")
         elif self.early and self._age in [multiple * self.method.warm_up for multiple in _LOOK_BACK]:
             self._look_back()
-        sentence = sentence or estimate.refused
-        self.refused += bool(sentence)
-        return estimate._replace(refused=sentence)
+        if sentence or estimate.refused:
+            self.refused += 1
+            return estimate._replace(refused=sentence or estimate.refused)
+        return estimate
 
     @_exclusive
     def forecast(self, horizon: int, inputs: Any = None, *, num_paths: int = 500, seed: int = 0) -> Forecast:
@@ -244,7 +246,8 @@ class Stream:
     def posterior(self) -> Posterior:
         """What has been learned so far as an ordinary fitted model: filter, smooth, forecast, summary."""
         self._require_state("posterior")
-        return self.method.posterior(self.state)
+        posterior = self.method.posterior(self.state)
+        return replace(posterior, input_lags=self.method.input_lags, recent_inputs=self.recent)
 
     @_exclusive
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -267,17 +270,7 @@ class Stream:
         self.__post_init__()
 
     def _with_recent(self, inputs: NDArray) -> Float[NDArray, "t lags*dc"]:
-        """Every row of inputs with those before it, newest first."""
-        lags, recent = self.method.input_lags, self.recent
-        if lags == 1:
-            return inputs
-        past = np.repeat(inputs[:1], lags - 1, axis=0) if recent is None else recent
-        rows = np.concatenate([past[::-1], inputs])
-        return np.concatenate([rows[lags - 1 - lag : len(rows) - lag] for lag in range(lags)], axis=1)
-
-    def _remember(self, inputs: NDArray) -> None:
-        """Keep what the next sample needs of `inputs` (lags * dc)."""
-        self.recent = inputs.reshape(self.method.input_lags, -1)[:-1]
+        return with_past(inputs, self.method.input_lags, self.recent)
 
     @property
     def _age(self) -> int:
@@ -287,14 +280,16 @@ class Stream:
     def _believed(self, outputs: NDArray, inputs: NDArray) -> tuple[NDArray, str]:
         """The outputs with what cannot be believed missing, and a sentence about that; such an input is an error."""
         of_outputs, of_inputs = self.gates or self._first_gates(inputs)
-        outside, of_inputs = of_inputs.admit(inputs)
-        if outside.any():
-            self.refused += 1
-            raise InvalidInput(f"{_beyond('u', inputs, outside)}; the sample is left out.")
+        if len(inputs):
+            outside, of_inputs = of_inputs.admit(inputs)
+            if outside.any():
+                self.refused += 1
+                raise InvalidInput(f"{_beyond('u', inputs, outside)}; the sample is left out.")
         outside, of_outputs = of_outputs.admit(outputs)
         self.gates = of_outputs, of_inputs
-        sentence = f"{_beyond('y', outputs, outside)}; taken as missing." if outside.any() else ""
-        return np.where(outside, np.nan, outputs), sentence
+        if not outside.any():
+            return outputs, ""
+        return np.where(outside, np.nan, outputs), f"{_beyond('y', outputs, outside)}; taken as missing."
 
     def _first_gates(self, inputs: NDArray) -> tuple[Gate, Gate]:
         """Open ones; around what is predicted, if the stream was given a state and has not seen any sample."""
@@ -322,7 +317,7 @@ class Stream:
         self._packed = packed
         if index + 1 == self.method.trial:
             self.state = self.method.settled(self.state)
-        return _estimate(told, self.method.state_dim, len(outputs))._replace(refused=sentence)
+        return _estimate(told, self.method.state_dim, len(outputs), sentence)
 
     def _moved(self, index: int, outputs: NDArray, inputs: NDArray) -> tuple[tuple[Array, ...], NDArray]:
         """The state after a sample, and what the core tells: NaN if that state is not finite."""
@@ -331,42 +326,50 @@ class Stream:
 
     def _warm_up(self) -> Estimate:
         """Before the core can start, the prediction is the mean of what was seen."""
-        rows = np.array([row for row, _ in self.early])
-        predicted_mean, predicted_std = _spread(rows[:-1])
-        score = _log_density(rows[-1], predicted_mean, predicted_std)
-        begun = self._begin() if _tells_scale(rows, self.method.warm_up) else None
+        outputs = self._first()[0]
+        predicted_mean, predicted_std = _spread(outputs[:-1])
+        score = _log_density(outputs[-1], predicted_mean, predicted_std)
+        begun = self._begin() if _tells_scale(outputs, self.method.warm_up) else None
         if begun is not None:
             return Estimate(*begun[:2], predicted_mean, predicted_std, score)
-        mean = self.method.guess(rows[-1])
+        mean = self.method.guess(outputs[-1])
         return Estimate(mean, np.full((len(mean), len(mean)), np.nan), predicted_mean, predicted_std, score)
+
+    def _first(self) -> tuple[NDArray, NDArray, tuple[Gate, Gate]]:
+        """Outputs and inputs of the first samples, without what cannot be believed among so many, and their ranges.
+
+        Where that is an input, something usual is put in its place, and nothing is to be learned from the sample.
+        """
+        outputs, inputs = (np.array(part) for part in zip(*self.early, strict=True))
+        lags = inputs.reshape(len(inputs), self.method.input_lags, -1)
+        gates = Gate.of(outputs), Gate.of(lags[:, 0], least=1.0)
+        unknown = np.stack([gates[1].outside(lag) for lag in np.moveaxis(lags, 1, 0)], axis=1)
+        inputs = np.where(unknown, gates[1].centre, lags).reshape(inputs.shape)
+        undriven = unknown.reshape(len(inputs), -1).any(axis=1, keepdims=True)
+        return np.where(gates[0].outside(outputs) | undriven, np.nan, outputs), inputs, gates
 
     def _begin(self) -> Estimate | None:
         """Take units from all samples so far, and learn from them."""
-        rows, controls = (np.array(part) for part in zip(*self.early, strict=True))
-        lags = controls.reshape(len(rows), self.method.input_lags, -1)
-        of_outputs, of_inputs = Gate.of(rows), Gate.of(lags[:, 0], least=1.0)
-        unknown = np.stack([of_inputs.outside(lag) for lag in np.moveaxis(lags, 1, 0)], axis=1)
-        lags = np.where(unknown, of_inputs.centre, lags)
-        undriven = unknown.reshape(len(rows), -1).any(axis=1, keepdims=True)
-        rows = np.where(of_outputs.outside(rows) | undriven, np.nan, rows)
-        for y, u in zip(rows, lags[:, 0], strict=True):
+        outputs, inputs, (of_outputs, of_inputs) = self._first()
+        assert self.input_dim is not None
+        for y, u in zip(outputs, inputs[:, : self.input_dim], strict=True):
             of_outputs, of_inputs = of_outputs.admit(y)[1], of_inputs.admit(u)[1]
-        controls, self.gates = lags.reshape(controls.shape), (of_outputs, of_inputs)
-        self.state, self.begun = self.method.begin(rows, controls), len(rows)
+        self.gates = of_outputs, of_inputs
+        self.state, self.begun = self.method.begin(outputs, inputs), len(outputs)
         estimate = None
-        for index, (y, u) in enumerate(zip(rows, controls, strict=True)):
+        for index, (y, u) in enumerate(zip(outputs, inputs, strict=True)):
             estimate = self._learn(index, y, u)
             if estimate is None:
                 break
         return estimate
 
     def _look_back(self) -> None:
-        """Begin anew if the samples have outgrown the units."""
-        outputs, inputs = (np.array(part) for part in zip(*self.early, strict=True))
+        """Begin anew if the samples have outgrown the units, or were a fault at first."""
+        outputs, inputs, gates = self._first()
+        assert self.gates is not None
         moves = np.concatenate([np.diff(outputs, axis=0), inputs[1:]], axis=1)
         outgrown = _range(moves) > _OUTGROWN * _range(moves[: self.begun - 1])
-        assert self.gates is not None
-        shrunk = self.gates[0].least > _ABSURD * Gate.of(outputs).reach
+        shrunk = self.gates[0].least > _ABSURD * gates[0].reach
         if outgrown.any() or shrunk.any():
             self._begin()
         if self._age == _LOOK_BACK[-1] * self.method.warm_up:
@@ -514,10 +517,10 @@ def _step(
     return packed, jnp.where(finite, told, jnp.nan)
 
 
-def _estimate(told: NDArray, dx: int, dy: int) -> Estimate:
+def _estimate(told: NDArray, dx: int, dy: int, refused: str = "") -> Estimate:
     """What `_step` has told, taken apart."""
-    mean, cov, predicted_mean, predicted_std, score = np.split(told, np.cumsum([dx, dx * dx, dy, dy]))
-    return Estimate(mean, cov.reshape(dx, dx), predicted_mean, predicted_std, float(score[0]))
+    a, b = dx + dx * dx, dx + dx * dx + dy
+    return Estimate(told[:dx], told[dx:a].reshape(dx, dx), told[a:b], told[b : b + dy], float(told[b + dy]), refused)
 
 
 @partial(jax.jit, static_argnames=("kind", "num_paths"))

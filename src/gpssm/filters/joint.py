@@ -103,8 +103,10 @@ def members(count: int, state_dim: int) -> Float[np.ndarray, "n dx"]:
     """Fixed points whose mean is 0 and whose covariance is I, exactly.
 
     Then [x_t, W] has the covariance of a genuine mixture, which stays positive. Quasi-random, and
-    the same at every step: no random numbers in the hot loop.
+    the same at every step: no random numbers in the hot loop. More than `count` where so few cannot
+    span all states: they come in pairs of opposite sign.
     """
+    count = max(count, 2 * state_dim + 2)
     from scipy.stats import norm, qmc  # takes a second, which reading a saved model should not
 
     half = norm.ppf(qmc.Sobol(state_dim, rng=0).random(1 << count.bit_length())[: count // 2] * 0.998 + 0.001)

@@ -247,6 +247,7 @@ class StateSpaceMethod(ABC):
             if posterior is None:
                 posterior = self._from_restarts(course, hidden, restarts)
             posterior = posterior.continued_from(ys[-1], cs[-1], seed=seed)
+        posterior = replace(posterior, num_samples=sum(map(len, ys)))
         posterior.history.interrupted = interruption.requested
         return posterior
 

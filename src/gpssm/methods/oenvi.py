@@ -72,16 +72,28 @@ class OEnVI(OnlineStateSpace):
     @double_precision
     def continuing(cls, posterior: Posterior, num_inducing: int = 40, num_members: int = 20, seed: int = 0) -> Stream:
         """Learn from the archive, then go live: a stream that starts where the recording of a fit ended."""
+        if not isinstance(posterior, Posterior):
+            raise InvalidInput(
+                f"posterior: a {type(posterior).__name__} cannot go live; expected a model fitted by EnVI."
+            )
         state = oenvi_models.from_posterior(posterior, num_inducing, num_members)
         method = cls(
             posterior.state_dim,
             num_inducing,
             kernel=KERNELS[state.settings.kernel](),
             emission=state.emission.function if isinstance(state.emission, FunctionEmission) else state.emission.weight,
+            input_lags=posterior.input_lags,
             num_members=num_members,
             trial=0,
         )
-        return Stream(method, seed=seed, stored=state, input_dim=posterior.input_dim, output_dim=posterior.output_dim)
+        return Stream(
+            method,
+            seed=seed,
+            stored=state,
+            input_dim=posterior.input_dim,
+            output_dim=posterior.output_dim,
+            recent=posterior.recent_inputs,
+        )
 
     def begin(self, outputs: NDArray, inputs: NDArray) -> State | Trial:
         """Some beginnings; nothing but the units of the first samples is known."""

@@ -97,6 +97,7 @@ def to_posterior(state: State) -> Posterior:
         history=History(),
         method="OEnVI",
         final_members=scaling.standardise_states(members),
+        num_samples=int(state.count),
     )
 
 
@@ -107,6 +108,10 @@ def from_posterior(posterior: Posterior, num_inducing: int, num_members: int) ->
     chosen among those of all dimensions, and what the model says of f there becomes q(u).
     """
     model, scaling = posterior.model, posterior.scaling
+    if not isinstance(model.transition, Transition):
+        raise InvalidInput(f"posterior: the f of {posterior.method} is a network, which cannot go live; fit EnVI.")
+    if model.transition.mixing is not None:
+        raise InvalidInput("mixed: a stream needs GPs that are independent of each other; fit again without it.")
     gp, dx = model.transition.gp, posterior.state_dim
     kernel, kind = gp.kernel, type(gp.kernel).__name__
     if not isinstance(kernel, Stationary):
@@ -160,7 +165,7 @@ def from_posterior(posterior: Posterior, num_inducing: int, num_members: int) ->
         emission,
         Settings(kind, "obs_noise.variance" not in posterior.fixed),
         joint.members(num_members, dx),
-        count=float(len(posterior.recording.outputs)),
+        count=float(len(posterior.recording.outputs) if posterior.num_samples is None else posterior.num_samples),
     )
 
 
@@ -177,7 +182,7 @@ def _at(gp: SparseGP, z: jax.Array) -> tuple[NDArray, NDArray]:
 
 def _linear(posterior: Posterior) -> tuple[NDArray, NDArray]:
     """The mean function as a matrix and a bias, standardised."""
-    mean, dx, width = posterior.model.transition.mean, posterior.state_dim, posterior.state_dim + posterior.input_dim
+    mean, dx, width = posterior.model.transition.mean, posterior.state_dim, len(posterior.scaling.argument_shift)
     if isinstance(mean, Linear):
         return np.asarray(mean.weight), np.asarray(mean.bias)
     if isinstance(mean, (Identity, Zero)):

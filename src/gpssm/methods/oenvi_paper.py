@@ -247,4 +247,5 @@ class PaperOEnVI:
             history=History(),
             method="OEnVI (paper)",
             final_members=np.asarray(state.members),
+            num_samples=int(state.adam[0]),
         )
