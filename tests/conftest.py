@@ -39,7 +39,7 @@ jaxtyping.install_import_hook(
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,13 @@ LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_programs_at_once() -> Iterator[None]:
+    """Forget what was compiled for a file when it ends: XLA crashes in a process that holds thousands of programs."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

@@ -50,10 +50,10 @@ def test_car_on_the_command_line(tmp_path: Path) -> None:
 def test_nascar_on_the_command_line(tmp_path: Path) -> None:
     found = run("nascar", "--seeds", "1", "--out", str(tmp_path))
     rows = found["rows"]
-    assert isinstance(rows, list)
-    (row,) = rows
-    assert row["filter_rmse"] < row["least_squares_rmse"]
-    assert set(row["forecast_rmse"]) == set(row["oracle_rmse"]) == {"50", "100", "500"}
+    assert isinstance(rows, list) and [row["method"] for row in rows] == list(nascar.METHODS)
+    for row in rows:
+        assert row["filter_rmse"] < row["least_squares_rmse"]
+        assert set(row["forecast_rmse"]) == set(row["oracle_rmse"]) == {"50", "100", "500"}
     assert (tmp_path / "nascar.png").read_bytes().startswith(b"\x89PNG")
 
 
