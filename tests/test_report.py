@@ -273,4 +273,4 @@ def test_real_chapters_from_the_command_to_the_browser(tmp_path: Path, monkeypat
     done = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout)
     assert done["failed"] == 0 and done["done"] == done["total"] > 2
     widths, complaints = look(tmp_path / "report.html", tmp_path / "profile")
-    assert len(widths) == 2 and min(widths) > 300 and complaints == ""
+    assert len(widths) == 4 and min(widths) > 300 and complaints == ""  # of two emissions and of two recordings
