@@ -293,6 +293,12 @@ def test_plot_of_many_channels_with_gaps(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ("fit train.csv --outputs level -o out --method nonsense", "method: expected one of EnVI, PRSSM"),
+        (
+            "fit train.csv --outputs level -o out --method arx --state-dim 9",
+            "state_dim: ARX has no such choice; expected none but order, max_order, name.",
+        ),
+        ("fit train.csv --outputs level -o out --method DKF --num-inducing 9", "num_inducing: DKF has no such choice"),
+        ("fit train.csv --outputs level -o out --method ARX --restarts 2", "restarts: ARX is fitted once"),
         ("fit train.csv --outputs nonsense -o out", "outputs: no column 'nonsense' in"),
         ("fit train.csv --outputs level --inputs level -o out", "inputs: column 'level' is already in outputs"),
         ("fit nowhere.csv --outputs level -o out", "there is no file"),

@@ -109,8 +109,12 @@ def fit(
         str | None, typer.Option("--id", metavar="COLUMN", help="Column that tells recordings in one file apart.")
     ] = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "EnVI",
-    state_dim: Annotated[int, typer.Option(min=1, help="Dimension of the state.")] = 4,
-    num_inducing: Annotated[int, typer.Option(min=1, help="Inducing points of every state, where f is a GP.")] = 20,
+    state_dim: Annotated[
+        int | None, typer.Option(min=1, help="Dimension of the state, of methods that have one; 4 by default.")
+    ] = None,
+    num_inducing: Annotated[
+        int | None, typer.Option(min=1, help="Inducing points of every state, where f is a GP; 20 by default.")
+    ] = None,
     restarts: Annotated[
         int | None,
         typer.Option(min=1, help="Starts of which the best is kept; 3 by default where states are hidden."),
