@@ -31,6 +31,12 @@ def print_line(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def say(text: str) -> None:
+    """A line on standard error."""
+    sys.stderr.write(f"gpssm: {text}\n")
+    sys.stderr.flush()
+
+
 def print_columns(columns: dict[str, NDArray], out: Path | None, about: dict[str, object], as_json: bool) -> None:
     """Columns as a CSV file at `out`, or on standard output; as JSON `about` them, with those that are in no file."""
     if out is not None:
