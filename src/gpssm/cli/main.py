@@ -23,12 +23,21 @@ reproduce = typer.Typer(
 app.add_typer(reproduce, name="reproduce")
 
 
+EXTRAS = {"matplotlib": "plot", "pooch": "data", "redis": "live", "distributed": "dask", "rich": "cli"}
+"""Packages that a command may need, and the extra that brings them."""
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and exit code 2."""
     try:
         code = app(prog_name="gpssm", standalone_mode=False)
     except (InvalidInput, OSError) as error:
         _fail(str(error))
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        _fail(f"this needs {package}, which is not installed; run pip install 'gpssm[{EXTRAS[package]}]'.")
     except typer.Abort:  # Ctrl-C, in older versions of Typer; newer ones return the code
         code = 130
     except Exception as error:

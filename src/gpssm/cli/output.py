@@ -1,6 +1,7 @@
 """What commands print, and what they take."""
 
 import csv
+import importlib
 import json
 import math
 import sys
@@ -24,6 +25,16 @@ Choice = TypeVar("Choice", bound=str)
 def print_json(value: object) -> None:
     """One JSON object on standard output, in which null is a missing number and "inf" and "-inf" are infinite ones."""
     sys.stdout.write(json.dumps(_in_json(value), allow_nan=False) + "\n")
+
+
+def make_directory(out: Path | None) -> None:
+    """The directory for the results and the figure of an experiment, if they are to be kept.
+
+    What draws the figure, after hours perhaps, has to be there now.
+    """
+    if out is not None:
+        importlib.import_module("matplotlib")
+        out.mkdir(parents=True, exist_ok=True)
 
 
 def print_line(text: str) -> None:

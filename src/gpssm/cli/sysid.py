@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpssm import __version__
-from gpssm.cli.output import choose, fitting, print_json, say, table_console
+from gpssm.cli.output import choose, fitting, make_directory, print_json, say, table_console
 from gpssm.datasets import Series, load
 from gpssm.errors import InvalidInput
 from gpssm.experiments import sysid as experiment
@@ -23,6 +23,7 @@ def run(dataset: str, method: str, online: bool, seeds: int, missing: float, as_
     if not 0 <= missing < 1:
         raise InvalidInput(f"missing: expected a share in [0, 1), got {missing!r}.")
     data = {name: load(name) for name in datasets}
+    make_directory(out)
     fits = out / "fits"
     fits.mkdir(parents=True, exist_ok=True)
     rows: list[experiment.Row] = []
