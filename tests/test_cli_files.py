@@ -199,7 +199,7 @@ def test_forecast_without_inputs(envi: Path, tmp_path: Path) -> None:
     printed = run("forecast", envi, "--horizon", HORIZON, "--seed", 3)
     assert (printed.code, printed.err) == (0, "")
     assert succeed("forecast", envi, "--horizon", HORIZON, "--seed", 3, "-o", out) == {
-        "model": str(envi), "horizon": HORIZON, "paths": 500, "out": str(out),
+        "model": str(envi), "horizon": HORIZON, "paths": 500, "diverged": None, "out": str(out),
     }  # fmt: skip
     assert out.read_text() == printed.out
     as_json = succeed("forecast", envi, "--horizon", HORIZON, "--seed", 3)["columns"]
@@ -236,7 +236,8 @@ def test_evaluate_is_the_evaluation_of_the_library(folder: Path, arx: Path) -> N
     fitted, test = gpssm.load(arx), from_csv(folder / "test.csv", "level", "valve")
     y, c = test.outputs, test.inputs
     found = succeed("evaluate", arx, folder / "test.csv", "--block", 20)
-    assert found.keys() == {"samples", "numbers", "free_run", "blocks20", "one_step", "training_mean"}
+    assert found.keys() == {"samples", "numbers", "free_run", "blocks20", "one_step", "training_mean", "diverged"}
+    assert found["diverged"] is None
     assert found["free_run"] == evaluation.score(evaluation.free_run(fitted, TEST, c), y).as_dict()
     assert found["blocks20"] == evaluation.score(evaluation.blocks(fitted, y, c, length=20), y).as_dict()
     mean = np.nanmean(from_csv(folder / "train.csv", "level").outputs)
@@ -293,6 +294,12 @@ def test_plot_of_many_channels_with_gaps(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ("fit train.csv --outputs level -o out --method nonsense", "method: expected one of EnVI, PRSSM"),
+        (
+            "fit train.csv --outputs level -o out --method arx --state-dim 9",
+            "state_dim: ARX has no such choice; expected none but order, max_order, name.",
+        ),
+        ("fit train.csv --outputs level -o out --method DKF --num-inducing 9", "num_inducing: DKF has no such choice"),
+        ("fit train.csv --outputs level -o out --method ARX --restarts 2", "restarts: ARX is fitted once"),
         ("fit train.csv --outputs nonsense -o out", "outputs: no column 'nonsense' in"),
         ("fit train.csv --outputs level --inputs level -o out", "inputs: column 'level' is already in outputs"),
         ("fit nowhere.csv --outputs level -o out", "there is no file"),
@@ -335,6 +342,61 @@ def test_a_mistake_is_one_line_and_exit_code_2(
         assert (result.code, result.out) == (2, "")
         assert message in result.err and result.err.count("\n") == 1
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.fixture(scope="module")
+def unstable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An exponential, and the line that was learned from it."""
+    place = tmp_path_factory.mktemp("unstable")
+    to_csv(place / "train.csv", {"y": np.exp(0.5 * np.arange(200))})
+    succeed("fit", place / "train.csv", "--outputs", "y", "--method", "ARX", "-o", place / "m.gpssm")
+    return place
+
+
+SAID = "gpssm: diverged: {} numbers are infinite or undefined, the model is unstable; use those before, or refit.\n"
+
+
+def test_a_forecast_that_diverges_says_so(unstable: Path, tmp_path: Path) -> None:
+    """Infinity is not a missing number; NumPy says nothing (warnings are errors here)."""
+    paths = gpssm.load(unstable / "m.gpssm").forecast(2000)
+    step = paths.diverged
+    assert step is not None and np.isfinite(paths.samples[:, : step - 1]).all() and 1000 < step < 1999
+    said = SAID.format(f"from step {step} on")
+    printed = run("forecast", unstable / "m.gpssm", "--horizon", 2000)
+    assert (printed.code, printed.err) == (0, said)
+    rows = [line.split(",") for line in printed.out.splitlines()]
+    assert rows[-1] == ["2000", *["inf"] * 5] and all(np.isfinite(float(cell)) for cell in rows[step - 1])
+    assert "" not in [cell for row in rows for cell in row]
+    in_file = run("forecast", unstable / "m.gpssm", "--horizon", 2000, "-o", tmp_path / "f.csv")
+    assert (in_file.code, in_file.err, (tmp_path / "f.csv").read_text()) == (0, said, printed.out)
+    as_json = run("forecast", unstable / "m.gpssm", "--horizon", 2000, "--json")
+    found = json.loads(as_json.out)
+    assert (as_json.code, as_json.err, found["diverged"]) == (0, said, step)
+    assert found["columns"]["y_mean"][-1] == "inf" and found["columns"]["y_mean"][0] == float(rows[1][1])
+
+
+def test_scores_of_forecasts_that_diverge(unstable: Path) -> None:
+    """As bad as can be, and said; what has not diverged is scored."""
+    to_csv(unstable / "long.csv", {"y": np.exp(0.05 * np.arange(1500))})
+    result = run("evaluate", unstable / "m.gpssm", unstable / "long.csv", "--json")
+    found = json.loads(result.out)
+    assert result.code == 0 and found["diverged"] == {"free_run": found["diverged"]["free_run"]}
+    assert result.err == SAID.format(f"in free_run, from sample {found['diverged']['free_run']} on,")
+    assert found["free_run"] == {"rmse": "inf", "nlpd": "inf", "crps": "inf", "coverage90": None}
+    assert np.isfinite(found["blocks50"]["rmse"])
+    table = run("evaluate", unstable / "m.gpssm", unstable / "long.csv")
+    assert table.code == 0 and table.err == result.err and "inf" in table.out
+
+
+def test_states_beyond_the_largest_number_say_so(unstable: Path, tmp_path: Path) -> None:
+    """Samples near it: their variance is not finite."""
+    to_csv(tmp_path / "huge.csv", {"y": np.linspace(1e200, 1e300, 20)})
+    for name, options in (("small", []), ("large", ["--json"])):
+        succeed("fit", tmp_path / "huge.csv", "--outputs", "y", "--method", "LastValue", "-o", tmp_path / "m.gpssm")
+        result = run("filter", tmp_path / "m.gpssm", tmp_path / "huge.csv", "-o", tmp_path / f"{name}.csv", *options)
+        assert result.code == 0 and result.err == SAID.format("from sample 1 on")
+        if options:
+            assert json.loads(result.out)["diverged"] == 1
 
 
 @pytest.fixture(scope="session")

@@ -206,7 +206,9 @@ SLOW = dict.fromkeys(("EnVI", "DKF", "AD-EnKF", "CO-GPSSM", "VCDT (amortised)", 
 def test_every_system_is_a_whole_method(name: str, tmp_path: Path) -> None:
     """Inputs, hidden states, gaps, two recordings; filter, forecast, transition, summary; save and load; a seed."""
     y, c = recording(60)
-    method: StateSpaceMethod = registry.build(name, state_dim=STATES, num_inducing=INDUCING)
+    method: StateSpaceMethod = registry.build(
+        name, **registry.applicable(name, state_dim=STATES, num_inducing=INDUCING)
+    )
     assert method.name == name
     fitted = replace(method, schedule=SHORT, window=25).fit([y, y], [c, c], seed=4, restarts=1)  # with padding
     assert fitted.method == name

@@ -35,8 +35,9 @@ def data() -> NDArray:
 
 
 def start(name: str, state_dim: int = 1, seed: int = 0, **choices: Any) -> Stream:
-    small = {"num_inducing": 8, "num_members": 10, "num_particles": 30, "trial": 0}
-    stream: Stream = registry.build_online(name, state_dim=state_dim, **small | choices).start(seed=seed)
+    small = {"num_inducing": 8, "num_members": 10, "num_particles": 30, "trial": 0} | choices
+    chosen = registry.applicable(name, state_dim=state_dim, **small)
+    stream: Stream = registry.build_online(name, **chosen).start(seed=seed)
     return stream
 
 

@@ -213,7 +213,9 @@ def test_killed_and_begun_again_gives_the_same_report(paper: Paper, tmp_path: Pa
     assert paper.status().running == {}
     workers = {int(line.split()[2]) for line in paper.log.read_text().splitlines()}
     wait_until(lambda: not any(map(lives, workers)))  # nobody goes on in secret
-    (paper.out / "results" / ".half.json.x.tmp").write_text("{")
+    for name in (done[0].name, "report.md"):
+        folder = done[0].parent if name == done[0].name else paper.out
+        (folder / f".{name}.ab_c1234.tmp").write_text("{")
     before = {path: path.read_bytes() for path in done}
     paper.run(*arguments)
     assert {path: path.read_bytes() for path in done} == before
@@ -328,6 +330,7 @@ def test_readme_is_filled_from_a_run(paper: Paper, tmp_path: Path, monkeypatch: 
     assert re.fullmatch(r"before\n<!-- results: begin -->\n.*<!-- results: end -->\nafter\n", filled, re.DOTALL)
     assert "| plain | 0.150000 ± 0.064550 |" in filled and "old" not in filled and "](" not in filled
     monkeypatch.syspath_prepend(SCRIPT.parent)  # where the chapter of the fake paper is
+    monkeypatch.setitem(CHAPTERS, "fake", "fake_paper")
     assert readme(Store(paper.out), filled) == filled
     with pytest.raises(InvalidInput, match="<!-- results: begin -->"):
         readme(Store(paper.out), "no markers")

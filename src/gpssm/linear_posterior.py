@@ -21,7 +21,7 @@ from gpssm.datasets.series import Series
 from gpssm.filters import kalman
 from gpssm.filters.kalman import Gaussian, System
 from gpssm.history import History
-from gpssm.posterior import NO_RECORDING, Forecast, States, check_state, kept_recording
+from gpssm.posterior import NO_RECORDING, Forecast, States, check_state, held, kept_recording
 from gpssm.precision import double_precision
 from gpssm.scaling import Scaling
 from gpssm.validation import model_inputs, positive_int, series
@@ -136,12 +136,13 @@ class LinearPosterior:
         states = np.empty((num_paths, horizon, self.state_dim))
         x = mean + rng.standard_normal((num_paths, self.state_dim)) @ _root(cov).T
         process_root, obs_root = _root(process_cov), _root(obs_cov)
-        for t in range(horizon):
-            x = x @ a.T + offsets[t] + rng.standard_normal(x.shape) @ process_root.T
-            states[:, t] = x
-        noise = rng.standard_normal((num_paths, horizon, self.output_dim)) @ obs_root.T
-        samples = states @ emission.T + emission_bias + noise
-        return Forecast(self.scaling.outputs(samples), self.scaling.states(states))
+        with np.errstate(over="ignore", invalid="ignore"):  # an unstable line; the forecast says where it diverged
+            for t in range(horizon):
+                x = x @ a.T + offsets[t] + rng.standard_normal(x.shape) @ process_root.T
+                states[:, t] = x
+            noise = rng.standard_normal((num_paths, horizon, self.output_dim)) @ obs_root.T
+            samples = states @ emission.T + emission_bias + noise
+            return Forecast(held(self.scaling.outputs(samples)), held(self.scaling.states(states)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the whole posterior to one file; an interrupted save leaves the old file as it was."""

@@ -3,7 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import matplotlib.pyplot as plt
+try:
+    import matplotlib.pyplot as plt
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "gpssm.plots needs matplotlib; run pip install 'gpssm[plot]'.", name="matplotlib"
+    ) from error
 import numpy as np
 
 from gpssm import metrics

@@ -4,6 +4,7 @@ Every method here is a pure function of the posterior, its arguments and a seed.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
@@ -63,26 +64,70 @@ class States(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """Sample paths of future outputs, observation noise included, in the user's units."""
+    """Sample paths of future outputs, observation noise included, in the user's units.
+
+    A path of an unstable model that has passed the largest number there is stays at the infinity where it left.
+    """
 
     samples: Float[NDArray, "p h dy"]
     states: Float[NDArray, "p h dx"]
 
     @property
+    def diverged(self) -> int | None:
+        """The first step, from 1, at which a path is not a finite number; None if all are."""
+        return first_not_finite(self.samples.transpose(1, 0, 2))
+
+    @property
     def mean(self) -> Float[NDArray, "h dy"]:
-        """Mean over the paths."""
-        return self.samples.mean(axis=0)
+        """Mean over the paths; NaN where some are at infinity and others at minus infinity."""
+        return _over_paths(lambda paths: paths.mean(axis=0), self.samples)
 
     @property
     def std(self) -> Float[NDArray, "h dy"]:
-        """Standard deviation over the paths."""
-        return self.samples.std(axis=0, ddof=1)
+        """Standard deviation over the paths; infinite where one of them is."""
+        std = _over_paths(lambda paths: paths.std(axis=0, ddof=1), self.samples)
+        return np.where(np.isinf(self.samples).any(axis=0), np.inf, std)
 
     def quantile(self, q: float | list[float]) -> NDArray:
         """Quantile(s) over the paths: (h, dy), or (len(q), h, dy)."""
         if np.any(np.asarray(q) < 0) or np.any(np.asarray(q) > 1):
             raise InvalidInput(f"q: expected probabilities in [0, 1], got {q!r}.")
-        return np.quantile(self.samples, q, axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = np.quantile(self.samples, q, axis=0)
+        if np.isfinite(self.samples).all() and np.isfinite(found).all():
+            return found
+        # Towards infinity there is nothing to interpolate.
+        below = np.sort(self.samples, axis=0)[np.floor(np.multiply(q, len(self.samples) - 1)).astype(int)]
+        lost = ~np.isfinite(self.samples).all(axis=0) | ~np.isfinite(found).reshape(-1, *found.shape[-2:]).all(axis=0)
+        return np.where(lost, below, found)
+
+
+def first_not_finite(values: NDArray) -> int | None:
+    """The first row, from 1, that holds a number which is not finite."""
+    lost = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+    return int(lost.argmax()) + 1 if lost.any() else None
+
+
+def held(paths: Float[NDArray, "p h d"]) -> Float[NDArray, "p h d"]:
+    """Paths that have left the numbers there are, at the infinity where they left; arithmetic makes NaN of it."""
+    lost = ~np.isfinite(paths)
+    if not lost.any():
+        return paths
+    first = lost.argmax(axis=1, keepdims=True)
+    at, before = (np.take_along_axis(paths, np.maximum(first - back, 0), axis=1) for back in (0, 1))
+    left = np.where(np.isnan(at), before, at)
+    return np.where(np.logical_or.accumulate(lost, axis=1), np.where(left < 0, -np.inf, np.inf), paths)
+
+
+def _over_paths(moment: Callable[[NDArray], NDArray], paths: NDArray) -> NDArray:
+    """A moment of order one, which itself is a number where all paths are, also if their sum or squares are not."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = moment(paths)
+        if np.isfinite(found).all():
+            return found
+        largest = np.max(np.abs(paths), axis=0)
+        largest = np.where(np.isfinite(largest), np.maximum(largest, 1.0), 1.0)
+        return np.where(np.isfinite(found), found, moment(paths / largest) * largest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,8 +274,9 @@ class Posterior:
             jax.random.key(seed),
             num_paths=num_paths,
         )
-        samples = self.scaling.outputs(np.asarray(samples, float))
-        return Forecast(samples, self.scaling.states(np.asarray(states, float)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            samples = self.scaling.outputs(np.asarray(samples, float))
+            return Forecast(held(samples), held(self.scaling.states(np.asarray(states, float))))
 
     def summary(self) -> Summary:
         """What was learned and what was held fixed, in the user's units. Print it."""

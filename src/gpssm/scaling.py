@@ -41,7 +41,8 @@ class Scaling(NamedTuple):
         return self.state_shift + self.state_scale * standardised
 
     def state_cov(self, standardised: A) -> A:
-        return standardised * self.state_scale[:, None] * self.state_scale
+        with np.errstate(over="ignore"):  # the square of a very large unit is infinite
+            return standardised * self.state_scale[:, None] * self.state_scale
 
     @property
     def argument_shift(self) -> NDArray:

@@ -8,7 +8,7 @@ from typing import get_args
 from rich.console import Console
 from rich.table import Table
 
-from gpssm.cli.output import choose, fitting, print_json, table_console
+from gpssm.cli.output import choose, fitting, make_directory, print_json, table_console
 from gpssm.datasets import car
 from gpssm.experiments import car as experiment
 from gpssm.serialization import write_atomically
@@ -18,8 +18,7 @@ def run(emission: str, method: str, seeds: int, as_json: bool, out: Path | None)
     """Filter every cell that was asked for and report."""
     emissions = choose("emission", emission, list(get_args(experiment.Emission)))
     methods = choose("method", method, list(experiment.METHODS))
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+    make_directory(out)
     rows: list[experiment.Row] = []
     shown: dict[tuple[experiment.Emission, str], experiment.Track] = {}
     with Console(stderr=True).status("starting") as status:

@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from gpssm.cli.output import choose, fitting, print_json, table_console
+from gpssm.cli.output import choose, fitting, make_directory, print_json, table_console
 from gpssm.experiments import convergence as experiment
 from gpssm.experiments.kink import Setting
 from gpssm.serialization import write_atomically
@@ -19,8 +19,7 @@ def run(setting: str, method: str, steps: int, seeds: int, as_json: bool, out: P
     """Fit every curve that was asked for and report."""
     settings = choose("setting", setting, list(get_args(Setting)))
     methods = choose("method", method, list(experiment.METHODS))
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+    make_directory(out)
     curves: list[experiment.Curve] = []
     with Console(stderr=True).status("starting") as status:
         for s, m, seed in product(settings, methods, range(seeds)):

@@ -1,5 +1,6 @@
 """`gpssm evaluate`: how well a model forecasts a recording that it has not seen."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,12 @@ from rich.table import Table
 
 from gpssm import evaluation, metrics
 from gpssm.cli.files import Model, load_model, read_recording
-from gpssm.cli.output import print_json, table_console, working
+from gpssm.cli.output import print_json, table_console, tell_divergence, working
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
-from gpssm.posterior import States
+from gpssm.posterior import States, first_not_finite
+
+NDArray = np.ndarray
 
 
 def run(
@@ -40,26 +43,42 @@ def run(
         raise InvalidInput(f"data: {str(data)!r} holds no number to score; expected at least one.")
     with working("evaluating", as_json):
         state = fitted.end if past is None else fitted.filter(past.outputs, past.inputs)
-        scores = _score(fitted, test, state, block)
-    result = {"samples": len(test.outputs), "numbers": int(np.sum(~np.isnan(test.outputs))), **scores}
+        result = _scores(fitted, test, state, block)
     if as_json:
         print_json(result)
     else:
         _print(result, fitted.method)
+    for name, step in (result["diverged"] or {}).items():
+        tell_divergence(f"in {name}, from sample {step} on,")
 
 
-def _score(fitted: Model, test: Series, state: States, block: int) -> dict[str, dict[str, float]]:
+LOST = {"rmse": math.inf, "nlpd": math.inf, "crps": math.inf, "coverage90": math.nan}
+"""Scores of paths that have diverged."""
+
+
+def _scores(fitted: Model, test: Series, state: States, block: int) -> dict[str, Any]:
     y, c = test.outputs, test.inputs
-    free = evaluation.free_run(fitted, len(y), c, state=state)
-    blocks = evaluation.blocks(fitted, y, c, length=block, state=state)
-    likelihood = fitted.filter(y, c, state=state).log_likelihood
+    paths = {
+        "free_run": evaluation.free_run(fitted, len(y), c, state=state),
+        f"blocks{block}": evaluation.blocks(fitted, y, c, length=block, state=state),
+    }
+    diverged = {name: step for name, found in paths.items() if (step := _diverged(found)) is not None}
+    scores = {name: evaluation.score(found, y).as_dict() for name, found in paths.items() if name not in diverged}
+    numbers = int(np.sum(~np.isnan(y)))
     mean = np.broadcast_to(fitted.scaling.output_shift, y.shape)
     return {
-        "free_run": evaluation.score(free, y).as_dict(),
-        f"blocks{block}": evaluation.score(blocks, y).as_dict(),
-        "one_step": {"log_likelihood": likelihood / int(np.sum(~np.isnan(y)))},
+        "samples": len(y),
+        "numbers": numbers,
+        **{name: scores.get(name, LOST) for name in paths},
+        "one_step": {"log_likelihood": fitted.filter(y, c, state=state).log_likelihood / numbers},
         "training_mean": {"rmse": metrics.rmse(mean, y)},
+        "diverged": diverged or None,
     }
+
+
+def _diverged(paths: NDArray) -> int | None:
+    """The first sample, from 1, at which no error can be told: paths are infinite, or their squares are."""
+    return first_not_finite(np.square(paths).sum(axis=0))
 
 
 def _print(result: dict[str, Any], method: str) -> None:

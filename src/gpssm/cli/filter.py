@@ -45,6 +45,6 @@ def run(
         "smoothed": smooth,
         "log_likelihood": states.log_likelihood,
     }
-    print_columns(columns, out, about, as_json)
+    print_columns(columns, out, about, as_json, "sample")
     if not as_json:
         print_line(f"{len(states.mean)} samples, log-likelihood {states.log_likelihood:.6g}\nstates: {out}")

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from gpssm.cli.output import choose, fitting, print_json, table_console
+from gpssm.cli.output import choose, fitting, make_directory, print_json, table_console
 from gpssm.experiments import filters as experiment
 from gpssm.experiments.kink import OBS_NOISE
 from gpssm.serialization import write_atomically
@@ -17,8 +17,7 @@ from gpssm.serialization import write_atomically
 def run(system: str, seeds: int, as_json: bool, out: Path | None) -> None:
     """Run every filter on the systems that were asked for and report."""
     systems = choose("system", system, list(experiment.SYSTEMS))
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+    make_directory(out)
     runs: list[experiment.Run] = []
     with Console(stderr=True).status("starting") as status:
         if "kink" in systems:

@@ -16,20 +16,23 @@ from gpssm.cli.files import Model, check_target, split
 from gpssm.cli.output import print_json, print_line
 from gpssm.datasets.csv_files import from_csv
 from gpssm.datasets.series import SeriesList
+from gpssm.errors import InvalidInput
 from gpssm.methods import registry
 from gpssm.methods.base import StateSpaceMethod
 from gpssm.methods.training import Diverged, TrainingWarning
 from gpssm.posterior import Posterior
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+DEFAULTS = {"state_dim": 4, "num_inducing": 20}
+"""Of the methods that have such choices."""
 
 
 class Choices(NamedTuple):
-    """What is fitted, and how often."""
+    """What is fitted, and how often; None where the user has not said it."""
 
     method: str
-    state_dim: int
-    num_inducing: int
+    state_dim: int | None
+    num_inducing: int | None
     restarts: int | None
     seed: int
 
@@ -93,9 +96,15 @@ def run(
 
 def _fit_of(choices: Choices) -> Callable[..., Model]:
     """The `fit` of the method that was chosen."""
-    method = registry.build(choices.method, state_dim=choices.state_dim, num_inducing=choices.num_inducing)
+    said = {"state_dim": choices.state_dim, "num_inducing": choices.num_inducing}
+    given = {name: value for name, value in said.items() if value is not None}
+    method = registry.build(choices.method, **registry.applicable(choices.method, **DEFAULTS) | given)
     fit: Callable[..., Model] = method.fit
-    return partial(fit, restarts=choices.restarts) if isinstance(method, StateSpaceMethod) else fit
+    if isinstance(method, StateSpaceMethod):
+        return partial(fit, restarts=choices.restarts)
+    if choices.restarts is not None:
+        raise InvalidInput(f"restarts: {method.name} is fitted once, nothing in it is random; leave it out.")
+    return fit
 
 
 def _objective(fitted: Model, data: SeriesList) -> dict[str, float]:

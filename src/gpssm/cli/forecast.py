@@ -36,7 +36,7 @@ def run(
         state = None if past is None else fitted.filter(past.outputs, past.inputs, seed=seed)
         paths = fitted.forecast(steps, ahead, state=state, num_paths=num_paths, seed=seed)
     about: dict[str, object] = {"model": str(model), "horizon": steps, "paths": num_paths}
-    print_columns(_columns(paths, fitted.recording.output_names), out, about, as_json)
+    print_columns(_columns(paths, fitted.recording.output_names), out, about, as_json, "step")
     if out is not None and not as_json:
         print_line(f"{steps} steps from {num_paths} paths\nforecast: {out}")
 

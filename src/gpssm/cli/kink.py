@@ -8,7 +8,7 @@ from typing import Any, get_args
 from rich.console import Console
 from rich.table import Table
 
-from gpssm.cli.output import choose, fitting, print_json, table_console
+from gpssm.cli.output import choose, fitting, make_directory, print_json, table_console
 from gpssm.errors import InvalidInput
 from gpssm.experiments import kink as experiment
 from gpssm.posterior import Posterior
@@ -34,8 +34,7 @@ def run(
     levels = obs_noise or list(experiment.OBS_NOISE)
     if any(level <= 0 for level in levels):
         raise InvalidInput(f"obs-noise: expected positive variances, got {levels}.")
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+    make_directory(out)
     console = Console(stderr=True)
     rows: list[experiment.Row] = []
     scores: list[dict[str, Any]] = []

@@ -23,12 +23,21 @@ reproduce = typer.Typer(
 app.add_typer(reproduce, name="reproduce")
 
 
+EXTRAS = {"matplotlib": "plot", "pooch": "data", "redis": "live", "distributed": "dask", "rich": "cli"}
+"""Packages that a command may need, and the extra that brings them."""
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and exit code 2."""
     try:
         code = app(prog_name="gpssm", standalone_mode=False)
     except (InvalidInput, OSError) as error:
         _fail(str(error))
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        _fail(f"this needs {package}, which is not installed; run pip install 'gpssm[{EXTRAS[package]}]'.")
     except typer.Abort:  # Ctrl-C, in older versions of Typer; newer ones return the code
         code = 130
     except Exception as error:
@@ -109,8 +118,12 @@ def fit(
         str | None, typer.Option("--id", metavar="COLUMN", help="Column that tells recordings in one file apart.")
     ] = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "EnVI",
-    state_dim: Annotated[int, typer.Option(min=1, help="Dimension of the state.")] = 4,
-    num_inducing: Annotated[int, typer.Option(min=1, help="Inducing points of every state, where f is a GP.")] = 20,
+    state_dim: Annotated[
+        int | None, typer.Option(min=1, help="Dimension of the state, of methods that have one; 4 by default.")
+    ] = None,
+    num_inducing: Annotated[
+        int | None, typer.Option(min=1, help="Inducing points of every state, where f is a GP; 20 by default.")
+    ] = None,
     restarts: Annotated[
         int | None,
         typer.Option(min=1, help="Starts of which the best is kept; 3 by default where states are hidden."),

@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from gpssm.cli.output import choose, print_json, table_console
+from gpssm.cli.output import choose, make_directory, print_json, table_console
 from gpssm.experiments import nascar as experiment
 from gpssm.serialization import write_atomically
 
@@ -16,8 +16,7 @@ from gpssm.serialization import write_atomically
 def run(method: str, seeds: int, as_json: bool, out: Path | None) -> None:
     """Learn and drive on for every seed, and report."""
     methods = choose("method", method, list(experiment.METHODS))
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+    make_directory(out)
     rows: list[experiment.Row] = []
     scores: list[experiment.Score] = []
     shown: list[experiment.Run] = []

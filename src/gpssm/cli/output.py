@@ -1,6 +1,7 @@
 """What commands print, and what they take."""
 
 import csv
+import importlib
 import json
 import math
 import sys
@@ -8,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -22,8 +23,18 @@ Choice = TypeVar("Choice", bound=str)
 
 
 def print_json(value: object) -> None:
-    """One JSON object on standard output."""
-    sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
+    """One JSON object on standard output, in which null is a missing number and "inf" and "-inf" are infinite ones."""
+    sys.stdout.write(json.dumps(_in_json(value), allow_nan=False) + "\n")
+
+
+def make_directory(out: Path | None) -> None:
+    """The directory for the results and the figure of an experiment, if they are to be kept.
+
+    What draws the figure, after hours perhaps, has to be there now.
+    """
+    if out is not None:
+        importlib.import_module("matplotlib")
+        out.mkdir(parents=True, exist_ok=True)
 
 
 def print_line(text: str) -> None:
@@ -31,20 +42,43 @@ def print_line(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
-def print_columns(columns: dict[str, NDArray], out: Path | None, about: dict[str, object], as_json: bool) -> None:
-    """Columns as a CSV file at `out`, or on standard output; as JSON `about` them, with those that are in no file."""
+def say(text: str) -> None:
+    """A line on standard error."""
+    sys.stderr.write(f"gpssm: {text}\n")
+    sys.stderr.flush()
+
+
+def print_columns(
+    columns: dict[str, NDArray], out: Path | None, about: dict[str, object], as_json: bool, row: str
+) -> None:
+    """Columns as a CSV file at `out`, or on standard output; as JSON `about` them, with those that are in no file.
+
+    None of the numbers is expected to be missing: the first `row` where one is not finite is told.
+    """
+    from gpssm.posterior import first_not_finite
+
+    diverged = first_not_finite(np.column_stack(list(columns.values())))
     if out is not None:
         from gpssm.datasets.csv_files import to_csv
 
         to_csv(out, columns)
     if as_json:
-        print_json(about | ({"columns": _finite(columns)} if out is None else {"out": str(out)}))
+        shown: dict[str, object] = {"columns": {name: column.tolist() for name, column in columns.items()}}
+        print_json(about | {"diverged": diverged} | (shown if out is None else {"out": str(out)}))
     elif out is None:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(columns)
-        writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+        cells = ([None if math.isnan(v) else v for v in column.tolist()] for column in columns.values())
+        writer.writerows(zip(*cells, strict=True))
     # Here, where a reader that has gone away is still noticed as one.
     sys.stdout.flush()
+    if diverged is not None:
+        tell_divergence(f"from {row} {diverged} on")
+
+
+def tell_divergence(where: str) -> None:
+    """Say that a model has left the numbers that there are."""
+    say(f"diverged: {where} numbers are infinite or undefined, the model is unstable; use those before, or refit.")
 
 
 def table_console(width: int) -> Console:
@@ -55,18 +89,28 @@ def table_console(width: int) -> Console:
 
 @contextmanager
 def working(text: str, as_json: bool) -> Iterator[None]:
-    """Show on a terminal that something is going on, and nothing anywhere else."""
+    """Show on a terminal that something is going on, and nothing anywhere else.
+
+    Numbers that overflow are told when they are printed, and not where they arise.
+    """
     console = Console(stderr=True)
-    if as_json or not console.is_terminal:
-        yield
-    else:
-        with console.status(text):
+    with np.errstate(over="ignore", invalid="ignore"):
+        if as_json or not console.is_terminal:
             yield
+        else:
+            with console.status(text):
+                yield
 
 
-def _finite(columns: dict[str, NDArray]) -> dict[str, list[float | None]]:
+def _in_json(value: Any) -> Any:
     """JSON has no infinity and no NaN."""
-    return {name: [v if math.isfinite(v) else None for v in column.tolist()] for name, column in columns.items()}
+    if isinstance(value, dict):
+        return {key: _in_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_in_json(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
 
 
 def choose(name: str, value: str, choices: list[Choice]) -> list[Choice]:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
 from gpssm.atomic import write_atomically
-from gpssm.cli.output import print_json, print_line
+from gpssm.cli.output import print_json, print_line, say
 from gpssm.errors import InvalidInput
 from gpssm.reproduction.plan import Job
 from gpssm.reproduction.run import Runner
@@ -45,7 +45,8 @@ def work_off(jobs: Sequence[Job], out: Path, fast: bool, runner: Runner, retry_f
     from gpssm.reproduction.run import run as run_plan
 
     store = Store(out)
-    store.begin(jobs, fast)
+    for name in store.begin(jobs, fast):
+        say(f"{out / name} is not a result, or a damaged one; it is now {name}.damaged, and its fit is done again.")
     with _shown() as watch:
         run_plan(store, jobs, runner, retry_failed, watch)
         written = report.write(store)
@@ -55,6 +56,7 @@ def work_off(jobs: Sequence[Job], out: Path, fast: bool, runner: Runner, retry_f
 def status(directory: Path, as_json: bool) -> None:
     """How far a run is, from its files."""
     found = Store(directory).status()
+    _tell_of_damage(directory, found)
     if as_json:
         print_json(asdict(found))
         return
@@ -68,8 +70,9 @@ def report(directory: Path, as_json: bool) -> None:
     from gpssm.reproduction.report import write
 
     store = Store(directory)
-    store.plan()  # says what is wrong with the directory, if anything is
-    _tell(store.status(), write(store), as_json)
+    found = store.status()  # says what is wrong with the directory, if anything is
+    _tell_of_damage(directory, found)
+    _tell(found, write(store), as_json)
 
 
 def readme(directory: Path, target: Path) -> None:
@@ -89,6 +92,11 @@ def describe(found: Status) -> str:
     if found.seconds_left is not None:
         parts.append(f"about {_duration(found.seconds_left)} left")
     return ", ".join(parts)
+
+
+def _tell_of_damage(directory: Path, found: Status) -> None:
+    for name in found.damaged:
+        say(f"{directory / name} is not a result, or a damaged one; its fit counts as not done.")
 
 
 def _tell(found: Status, written: Path, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpssm import __version__
-from gpssm.cli.output import choose, fitting, print_json, table_console
+from gpssm.cli.output import choose, fitting, make_directory, print_json, say, table_console
 from gpssm.datasets import Series, load
 from gpssm.errors import InvalidInput
 from gpssm.experiments import sysid as experiment
@@ -23,6 +23,7 @@ def run(dataset: str, method: str, online: bool, seeds: int, missing: float, as_
     if not 0 <= missing < 1:
         raise InvalidInput(f"missing: expected a share in [0, 1), got {missing!r}.")
     data = {name: load(name) for name in datasets}
+    make_directory(out)
     fits = out / "fits"
     fits.mkdir(parents=True, exist_ok=True)
     rows: list[experiment.Row] = []
@@ -57,10 +58,14 @@ def _kept(path: Path, method: str) -> experiment.Score | None:
     """The score of an earlier run with the same version and settings."""
     if not path.is_file():
         return None
-    record = json.loads(path.read_text())
-    if (record["version"], record["settings"]) != (__version__, repr(experiment.build(method))):
+    try:
+        record = json.loads(path.read_text())
+        if (record["version"], record["settings"]) != (__version__, repr(experiment.build(method))):
+            return None
+        return experiment.Score(**record["score"])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        say(f"{path} is not a result, or a damaged one; its fit is done again.")
         return None
-    return experiment.Score(**record["score"])
 
 
 def _print(rows: list[experiment.Row], datasets: list[str], online: bool) -> None:

@@ -76,7 +76,7 @@ def build(method: str, obs_noise: float) -> Any:
     known = known_emission(obs_noise)
     if method == "EnVI (paper)":
         return EnVI.paper(1, NUM_INDUCING, **known)
-    return registry.build(method, state_dim=1, num_inducing=NUM_INDUCING, **known)
+    return registry.build(method, **registry.applicable(method, state_dim=1, num_inducing=NUM_INDUCING), **known)
 
 
 def build_online(method: str, obs_noise: float) -> Any:

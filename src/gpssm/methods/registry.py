@@ -53,20 +53,43 @@ ONLINE: dict[str, Entry] = {
 
 
 def build(name: str, **choices: Any) -> Any:
-    """The method called `name`, with those of the choices that it knows; it has a `fit`."""
+    """The method called `name`, with these choices; it has a `fit`."""
     return _build(name, METHODS, choices)
 
 
 def build_online(name: str, **choices: Any) -> Any:
-    """The online method called `name`, with those of the choices that it knows; it has a `start`."""
+    """The online method called `name`, with these choices; it has a `start`."""
     return _build(name, ONLINE, choices)
 
 
-def _build(name: str, entries: dict[str, Entry], choices: dict[str, Any]) -> Any:
-    found = [entry for known, entry in entries.items() if known.lower() == name.lower()]
-    if not found:
-        raise InvalidInput(f"method: expected one of {', '.join(entries)}, got {name!r}.")
-    module, attribute, settings = found[0]
-    method = getattr(importlib.import_module(module), attribute)
-    known = inspect.signature(method).parameters
-    return method(**{key: value for key, value in choices.items() if key in known} | dict(settings))
+def choices(name: str) -> tuple[str, ...]:
+    """What can be chosen of the method called `name`, online or not; what makes it that one is settled."""
+    entry = _find(name, METHODS | ONLINE)[1]
+    return tuple(known for known in inspect.signature(_load(entry)).parameters if known not in entry.settings)
+
+
+def applicable(name: str, **offered: Any) -> dict[str, Any]:
+    """Those of the choices on offer that the method has: for tables, where methods of all kinds are given the same."""
+    known = choices(name)
+    return {choice: value for choice, value in offered.items() if choice in known}
+
+
+def _build(name: str, entries: dict[str, Entry], chosen: dict[str, Any]) -> Any:
+    name, entry = _find(name, entries)
+    known = choices(name)
+    for choice in chosen:
+        if choice not in known:
+            raise InvalidInput(f"{choice}: {name} has no such choice; expected none but {', '.join(known)}.")
+    return _load(entry)(**chosen, **entry.settings)
+
+
+def _find(name: str, entries: dict[str, Entry]) -> tuple[str, Entry]:
+    """A method as it is registered, whatever the case of its name."""
+    for known, entry in entries.items():
+        if known.lower() == name.lower():
+            return known, entry
+    raise InvalidInput(f"method: expected one of {', '.join(entries)}, got {name!r}.")
+
+
+def _load(entry: Entry) -> Any:
+    return getattr(importlib.import_module(entry.module), entry.attribute)

@@ -1,17 +1,19 @@
 """The same jobs on a Dask cluster. A worker that dies there loses nothing: the scheduler gives its job to another."""
 
 import os
-import tempfile
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from gpssm.errors import InvalidInput
 from gpssm.reproduction.pool import Event
 
-_held: list[Any] = []
+CLAIM = "gpssm-core"
+"""What the name begins with under which a worker claims a core."""
+
+_held: list[socket.socket] = []
 
 
 def run(
@@ -26,7 +28,7 @@ def run(
         client = Client(address, timeout=10)
     except (OSError, ValueError) as error:
         raise InvalidInput(
-            f"dask: there is no scheduler at {address!r} ({error}); start one with `dask scheduler`."
+            f"dask: there is no scheduler at {address!r} ({error}); start one with `dask scheduler --host 127.0.0.1`."
         ) from None
     with client:
         crowded = [worker for worker, threads in client.nthreads().items() if threads > 1]
@@ -72,17 +74,17 @@ def _settle() -> None:
     """Pin a worker, at its first job, to a core that no other worker of this machine has taken."""
     if _held or not hasattr(os, "sched_setaffinity"):
         return
-    import fcntl
-
     from gpssm.cli import runtime
 
     for core in sorted(os.sched_getaffinity(0)):
+        claim = socket.socket(socket.AF_UNIX)
         try:
-            file = (Path(tempfile.gettempdir()) / f"gpssm-core-{core}").open("w")
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends
+            # A name that is no file, of which a machine has one, until this process ends.
+            claim.bind(f"\0{CLAIM}-{core}")
         except OSError:
+            claim.close()
             continue
-        _held.append(file)
+        _held.append(claim)
         os.sched_setaffinity(0, {core})
         break
     runtime.prepare()

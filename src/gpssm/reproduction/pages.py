@@ -2,6 +2,7 @@
 
 import base64
 import html
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -63,8 +64,8 @@ def markdown_table(table: Table, links: bool = True) -> list[str]:
     """The lines of a table and of the note below it."""
 
     def shown(found: Entry) -> str:
-        parts = (f"[{p.text}]({_target(p.link)})" if links and p.link else p.text for p in found)
-        return " ".join(parts).replace("|", "\\|")
+        parts = (f"[{literal(p.text)}]({_target(p.link)})" if links and p.link else literal(p.text) for p in found)
+        return " ".join(parts)
 
     return [
         _row(table.columns),
@@ -72,6 +73,13 @@ def markdown_table(table: Table, links: bool = True) -> list[str]:
         *(_row(map(shown, row)) for row in table.rows),
         *(["", table.note] if table.note else []),
     ]
+
+
+def literal(text: str) -> str:
+    """Any text as it is, in Markdown: what a cell holds may be the message of an error, with anything in it."""
+    text = html.escape(" ".join(text.split()), quote=False)
+    # An underscore inside a word, as in gas_furnace, is one.
+    return re.sub(r"([\\`*\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", text)
 
 
 def _row(cells: Iterable[str]) -> str:

@@ -55,8 +55,8 @@ class Task:
     @property
     def folder(self) -> str:
         """Where the results of all seeds are, relative to the directory of the run."""
-        parts = [_slug(part) for part in self.cell[:3] if part]
-        return "/".join(["results", self.experiment, *parts, *(["shortened"] if self.shortened else [])])
+        parts = [_slug(part) for part in (self.experiment, *self.cell[:3]) if part]
+        return "/".join(["results", *parts, *(["shortened"] if self.shortened else [])])
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,23 @@ class Job:
         return self.file.removesuffix(".json") + ".failed.json"
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """For a file: without the module, which is a matter of the program that reads it."""
+        return {name: value for name, value in asdict(self).items() if name != "module"}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "Job":
-        return cls(**fields | {"task": Task(**fields["task"])})
+        """What `as_dict` made; a KeyError, a TypeError or a ValueError for anything else.
+
+        What runs it is the chapter of its experiment, if there is one here: a file cannot name another program.
+        """
+        task = Task(**fields["task"])
+        configuration, versions, cost = (fields[name] for name in ("configuration", "versions", "cost"))
+        words = [task.experiment, task.method, task.dataset, task.setting, configuration, *versions]
+        words += [versions[name] for name in versions]
+        types = (type(task.seed), type(task.shortened))
+        if not all(isinstance(word, str) for word in words) or types != (int, bool):
+            raise ValueError(f"not a job: {fields!r}.")
+        return cls(task, CHAPTERS.get(task.experiment, ""), configuration, dict(versions), float(cost))
 
 
 class Chapter(Protocol):
@@ -136,6 +148,8 @@ class Group:
 
 def chapter(module: str) -> Any:
     """The chapter that is the module of that name (a `Chapter`)."""
+    if not module:
+        raise InvalidInput(f"plan: an experiment of another version of gpssm; expected some of {', '.join(CHAPTERS)}.")
     return importlib.import_module(module)
 
 
@@ -223,4 +237,5 @@ def by_dataset(groups: Sequence[Group]) -> dict[str, list[Group]]:
 
 
 def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.+-]+", "_", text).strip("_")
+    """As the name of a directory: below the one that it is in, never above."""
+    return re.sub(r"[^A-Za-z0-9.+-]+", "_", text).strip("_.")

@@ -27,11 +27,11 @@ Found = list[tuple[Job, dict[str, Any] | None]]
 def write(store: Store) -> Path:
     """Write `report.md`, `report.html` and the figures of the former; return the latter."""
     sections = _sections(store)
-    figures = store.directory / "figures"
-    figures.mkdir(exist_ok=True)
-    for section in sections:
-        for figure in section.figures:
-            write_atomically(figures / f"{figure.name}.png", figure.png)
+    pictures = {f"figures/{figure.name}.png": figure.png for section in sections for figure in section.figures}
+    (store.directory / "figures").mkdir(exist_ok=True)
+    store.sweep(pictures)
+    for name, png in pictures.items():
+        write_atomically(store.directory / name, png)
     write_atomically(store.directory / "report.md", pages.markdown(TITLE, sections).encode())
     target = store.directory / "report.html"
     write_atomically(target, pages.page(TITLE, sections).encode())

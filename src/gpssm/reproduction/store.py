@@ -4,15 +4,17 @@
     results/<experiment>/.../seed-0-<mark>.json          a result; `.failed.json` where there is an error instead
     progress.json                                    what a run is doing, while it does
 
-Every file is written whole or not at all. What is there is told from names alone.
+Every file is written whole or not at all. A result that cannot be read nevertheless - cut off by a disk, edited, put
+there by somebody else - counts as none, and the next run sets it aside.
 """
 
 import json
 import math
 import os
+import re
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,8 @@ class Status:
     alive: bool
     seconds_left: float | None
     """None where no run is alive or nothing has been learned of its speed."""
+    damaged: tuple[str, ...] = ()
+    """Files of results that cannot be read; their fits are not done."""
 
     @property
     def left(self) -> int:
@@ -48,15 +52,23 @@ class Store:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._looked_at: dict[str, tuple[tuple[int, ...], bool]] = {}
 
-    def begin(self, jobs: Sequence[Job], fast: bool) -> None:
-        """Set down the plan, and sweep out what a killed run was writing."""
+    def begin(self, jobs: Sequence[Job], fast: bool) -> list[str]:
+        """Set down the plan, sweep out what a killed run was writing, and set aside results that cannot be read.
+
+        Returns the names of the latter, which now end in `.damaged`.
+        """
         if self._beat() is not None:
             raise InvalidInput(f"{self.directory}: another run is at work here; wait for it, or choose another --out.")
         self.directory.mkdir(parents=True, exist_ok=True)
-        for unfinished in self.directory.rglob(".*.tmp"):
-            unfinished.unlink(missing_ok=True)
+        self.sweep([*_OWN, *(name for job in jobs for name in (job.file, job.failed_file))])
+        damaged = self.damaged(jobs)
+        for name in damaged:
+            path = self.directory / name
+            path.replace(path.with_name(f"{path.name}.damaged"))
         self._write("plan.json", {"fast": fast, "jobs": [job.as_dict() for job in jobs]})
+        return damaged
 
     def plan(self) -> tuple[list[Job], bool]:
         """The jobs of the last run, and whether it was --fast."""
@@ -65,21 +77,33 @@ class Store:
             raise InvalidInput(
                 f"{self.directory}: no plan here; expected a directory that `gpssm reproduce all` wrote."
             )
-        found = json.loads(path.read_text())
-        return [Job.from_dict(fields) for fields in found["jobs"]], found["fast"]
+        try:
+            found = _parse(path)
+            return [Job.from_dict(fields) for fields in found["jobs"]], bool(found["fast"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidInput(
+                f"{path}: not a plan, or a damaged one; a run with --out {self.directory} writes it anew and keeps "
+                "the results."
+            ) from error
 
     def has(self, job: Job) -> bool:
-        return (self.directory / job.file).is_file()
+        """Whether there is a result."""
+        return self._is_whole(job, job.file) is True
 
     def has_failed(self, job: Job) -> bool:
-        return not self.has(job) and (self.directory / job.failed_file).is_file()
+        """Whether there is an error instead."""
+        return not self.has(job) and self._is_whole(job, job.failed_file) is True
+
+    def damaged(self, jobs: Iterable[Job]) -> list[str]:
+        """Names of files where results belong that are none of theirs."""
+        names = ((job, name) for job in jobs for name in (job.file, job.failed_file))
+        return [name for job, name in names if self._is_whole(job, name) is False]
 
     def read(self, job: Job) -> dict[str, Any] | None:
         """The record of a job, if there is one."""
         for name in (job.file, job.failed_file):
-            path = self.directory / name
-            if path.is_file():
-                return json.loads(path.read_text())
+            if self._is_whole(job, name):
+                return _parse(self.directory / name)
         return None
 
     def write(self, job: Job, record: dict[str, Any]) -> None:
@@ -89,6 +113,18 @@ class Store:
         self._write(name, record)
         if record["error"] is None:
             (self.directory / job.failed_file).unlink(missing_ok=True)
+
+    def sweep(self, names: Iterable[str]) -> None:
+        """Delete what `write_atomically` has left beside these files, and nothing of anybody else's."""
+        by_folder: dict[Path, set[str]] = {}
+        for name in names:
+            path = self.directory / name
+            by_folder.setdefault(path.parent, set()).add(path.name)
+        for folder, own in by_folder.items():
+            for path in folder.glob(".*.tmp"):
+                unfinished = _UNFINISHED.fullmatch(path.name)
+                if unfinished is not None and unfinished[1] in own and path.is_file():
+                    path.unlink(missing_ok=True)
 
     def tell(self, running: dict[str, float], seconds_left: float | None) -> None:
         """Say what is going on: label of every running job -> when it was begun."""
@@ -111,19 +147,37 @@ class Store:
             {} if beat is None else {label: now - begun for label, begun in beat["running"].items()},
             beat is not None,
             None if beat is None else beat["seconds_left"],
+            tuple(self.damaged(jobs)),
         )
 
     def _beat(self) -> dict[str, Any] | None:
         """What the run that is alive has said last; what a dead one has left does not count."""
         path = self.directory / "progress.json"
         try:
-            found = json.loads(path.read_text())
+            found = _parse(path)
             age = time.time() - path.stat().st_mtime
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # what is damaged is of a run that would have written it again
+            return None
+        if not _is_beat(found):
             return None
         if found["host"] == socket.gethostname():  # also if it is suspended, and says nothing
             return found if _lives(found["pid"]) and _born(found["pid"]) == found["born"] else None
         return found if age < SILENCE else None
+
+    def _is_whole(self, job: Job, name: str) -> bool | None:
+        """Whether a file is a record of that job; None if there is no such file. Looked into once, while unchanged."""
+        path = self.directory / name
+        if not path.is_file():
+            return None
+        stat = path.stat()
+        state = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        if name not in self._looked_at or self._looked_at[name][0] != state:
+            try:
+                whole = _is_record(_parse(path), job, failed=name == job.failed_file)
+            except ValueError:
+                whole = False
+            self._looked_at[name] = state, whole
+        return self._looked_at[name][1]
 
     def _write(self, name: str, value: Any) -> None:
         write_atomically(self.directory / name, json.dumps(plain(value), indent=1, allow_nan=False).encode())
@@ -138,6 +192,48 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+_OWN = ("plan.json", "progress.json", "report.md", "report.html")
+_UNFINISHED = re.compile(r"\.(.+)\.[^.]+\.tmp")
+"""As `write_atomically` calls files that are not whole yet."""
+
+
+def _parse(path: Path) -> Any:
+    """What is in a file; a ValueError if that is not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("nested too deeply.") from error
+
+
+def _is_record(found: Any, job: Job, failed: bool) -> bool:
+    """Whether this is what `work.record` makes of the job."""
+    if not isinstance(found, dict) or found.get("task") != job.as_dict()["task"]:
+        return False
+    result, error, machine, versions = (found.get(name) for name in ("result", "error", "machine", "versions"))
+    return (
+        (isinstance(error, str) if failed else error is None and isinstance(result, dict))
+        and all(isinstance(found.get(name), (int, float)) for name in ("seconds", "cpu_seconds"))
+        and isinstance(machine, dict)
+        and all(isinstance(machine.get(name), str) for name in ("system", "processor"))
+        and "cores" in machine
+        and isinstance(versions, dict)
+    )
+
+
+def _is_beat(found: Any) -> bool:
+    """Whether this is what `Store.tell` writes."""
+    return (
+        isinstance(found, dict)
+        and isinstance(found.get("host"), str)
+        and isinstance(found.get("born"), str)
+        and isinstance(found.get("pid"), int)
+        and 0 < found["pid"] < 1 << 31
+        and isinstance(found.get("running"), dict)
+        and all(isinstance(begun, (int, float)) for begun in found["running"].values())
+        and isinstance(found.get("seconds_left", ""), (int, float, type(None)))
+    )
 
 
 def _lives(pid: int) -> bool:
