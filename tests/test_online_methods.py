@@ -128,6 +128,21 @@ def test_missing_samples(name: str) -> None:
     assert [e.log_score for e in gap] == [0.0] * 10
 
 
+def test_a_long_gap_is_survived(name: str, data: NDArray) -> None:
+    """Predictions stay where the stream has been, and it goes on as one that has had no gap."""
+    whole, broken = start(name, num_inducing=15), start(name, num_inducing=15)
+    learn(whole, data[:200])
+    learn(broken, data[:200])
+    gap = [broken.learn_one(None) for _ in range(3000)]
+    assert broken.given_up == 0 and broken.refused == 0
+    assert np.abs([e.predicted_mean for e in gap]).max() < 10 * data.std()
+    assert np.max([e.predicted_std for e in gap]) < 20 * data.std()
+    errors = [
+        [y - e.predicted_mean for y, e in zip(data[200:], learn(s, data[200:]), strict=True)] for s in (whole, broken)
+    ]
+    assert rms(errors[1][20:]) < 1.3 * rms(errors[0][20:])
+
+
 def test_outliers_are_survived(name: str, data: NDArray) -> None:
     dirty = data.copy()
     dirty[150::25] += 100 * data.std()

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from gpssm.filters.ensemble import Emission, with_inputs
 from gpssm.gp.kernels import Kernel
@@ -29,6 +29,8 @@ from gpssm.linalg import cholesky, solve_lower, solve_lower_transposed
 _OUTLIER = 16.0  # squared innovation per channel; beyond it a sample is trusted less
 _BELIEVED = 3  # outliers in a row: then it is the system that has changed
 _FAR = 4.0  # standard deviations of all states so far, beyond which f is not extrapolated
+_ANYWHERE = 2.0  # standard deviations of all states so far, as that of a state of which nothing is known
+_FARTHEST = 100.0  # times that, which no prediction goes
 _KEPT = 0.1  # share of the paths of a forecast that are kept although they leave that range
 
 
@@ -284,6 +286,29 @@ def update(joint: Joint, predicted: Predicted, innovation: Innovation) -> Joint:
     above = jnp.concatenate([innovation.cov, cross], axis=1)
     below = jnp.concatenate([cross.T, joint.cov[dx:, dx:] - 0.5 * (learned + learned.T)], axis=1)
     return Joint(mean, jnp.concatenate([above, below]))
+
+
+def confine(
+    joint: Joint,
+    spread: tuple[Float[Array, " dx"], Float[Array, " dx"]],
+    scale: Float[Array, " d"],
+    missing: Bool[Array, ""],
+) -> Joint:
+    """After a sample of which something is missing: x is not less certain than to be somewhere among all states so far.
+
+    The moments of many steps ahead are those of the few f that are unstable, and run away with the rest; a gap of some
+    hundred samples would end in infinity. What is no longer known is drawn towards the middle of what was seen.
+    """
+    dx = len(spread[0])
+    far = _ANYWHERE * jnp.maximum(jnp.sqrt(spread[1]), scale[:dx])
+    std = jnp.sqrt(jnp.maximum(jnp.diagonal(joint.cov)[:dx], jnp.finfo(far.dtype).tiny))
+    shrink = jnp.where(missing, jnp.minimum(far / std, 1.0), 1.0)
+    away = joint.mean[:dx] - spread[0]
+    # An f that is unstable and known well goes far and stays certain.
+    nearer = jnp.clip(shrink * away, -_FARTHEST * far, _FARTHEST * far)
+    mean = joint.mean.at[:dx].set(jnp.where(missing, spread[0] + nearer, joint.mean[:dx]))
+    factor = jnp.concatenate([shrink, jnp.ones(len(joint.mean) - dx, far.dtype)])
+    return Joint(mean, joint.cov * factor[:, None] * factor)
 
 
 def forget(joint: Joint, prior: Float[Array, " w"], share: Float[Array, ""]) -> Joint:

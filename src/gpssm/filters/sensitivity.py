@@ -8,9 +8,11 @@ of the innovations is seen, which cannot tell Q from R; their correlation can.
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from gpssm.filters.joint import Innovation, Predicted, Seen
+
+_STEEP = 10.0  # standard deviations of the states, for a change of a variance by a factor of e
 
 
 class Sensitivity(NamedTuple):
@@ -71,6 +73,19 @@ def update(carried: Sensitivity, seen: Seen, innovation: Innovation) -> Sensitiv
     mean = (mean + jnp.sum(cov * innovation.pull, axis=2)) @ innovation.keep.T - (own * innovation.weighted) @ gain.T
     cov = innovation.keep @ cov @ innovation.keep.T + jnp.einsum("ic,pc,jc->pij", gain, own, gain)
     return Sensitivity(mean, cov)
+
+
+def confine(carried: Sensitivity, variance: Float[Array, " dx"], missing: Bool[Array, ""]) -> Sensitivity:
+    """After a sample of which something is missing: no more than is plausible of states of this variance.
+
+    Over a long gap the derivatives of an f that is unstable grow without end.
+    """
+    most = _STEEP * jnp.sqrt(variance)
+    both = most[:, None] * most
+    return Sensitivity(
+        jnp.where(missing, jnp.clip(carried.mean, -most, most), carried.mean),
+        jnp.where(missing, jnp.clip(carried.cov, -both, both), carried.cov),
+    )
 
 
 def _noise(seen: Seen) -> Float[Array, " dy"]:

@@ -100,7 +100,8 @@ def step(key: Array, state: State, y: Float[Array, " dy"], u: Float[Array, " dc"
     trusted, free, doubt = joint.trust(predicted, seen, innovation, state.rejected)
     update = joint.innovate(free, trusted)
     updated = joint.update(current, free, update)
-    anything = jnp.any(seen.precision > 0)
+    anything, missing = jnp.any(seen.precision > 0), jnp.any(jnp.isnan(y))
+    updated = joint.confine(updated, state.spread, basis.scale, missing)
     if len(amplitude) == dx:  # Not where a state is the past of another: that was seen, and is as good as the present.
         updated = _forget(state, updated, amplitude, anything)
 
@@ -139,7 +140,7 @@ def step(key: Array, state: State, y: Float[Array, " dy"], u: Float[Array, " dc"
             basis,
             _bounded(state, hyper, spread[1]),
             adam,
-            sensitivity.update(carried, trusted, update),
+            sensitivity.confine(sensitivity.update(carried, trusted, update), state.spread[1], missing),
             state.count + jnp.where(anything, 1.0, 0.0),
             doubt.rejected,
             spread,

@@ -178,7 +178,8 @@ def _step(key: Array, state: RGPSSMState, y: Float[Array, " dy"], u: Float[Array
     innovation = joint.innovate(predicted, seen)
     trusted, free, doubt = joint.trust(predicted, seen, innovation, state.rejected)
     update = joint.innovate(free, trusted)
-    updated = joint.update(current, free, update)
+    missing = jnp.any(jnp.isnan(y))
+    updated = joint.confine(joint.update(current, free, update), state.spread, basis.scale, missing)
 
     carried = sensitivity.predict(state.sensitivity, predicted, amplitude, process_noise)
     of_noise = sensitivity.gradient(carried, rows, seen, innovation)
@@ -212,7 +213,7 @@ def _step(key: Array, state: RGPSSMState, y: Float[Array, " dy"], u: Float[Array
             basis,
             moved,
             moments,
-            sensitivity.update(carried, trusted, update),
+            sensitivity.confine(sensitivity.update(carried, trusted, update), state.spread[1], missing),
             state.count + jnp.where(anything, 1.0, 0.0),
             doubt.rejected,
             running_spread(state.spread, updated.mean[:dx], state.count, anything),
