@@ -111,7 +111,7 @@ def envi(folder: Path) -> Path:
     """A model without inputs, learned in a few seconds."""
     path = folder / "kink.gpssm"
     arguments = ("--outputs", "y", "--state-dim", 1, "--num-inducing", 8, "--seed", 1, "-o", path)
-    result = run("fit", folder / "kink.csv", *arguments)
+    result = run("fit", folder / "kink.csv", *arguments, "--quiet")  # a busy machine may take long enough to be told of
     assert (result.code, result.err) == (0, "")
     fitted = gpssm.load(path)
     assert result.out == f"{fitted.summary()}\n\nmodel: {path}\n"

@@ -1,6 +1,9 @@
 """`gpssm` and `python -m gpssm`: the command line, or what to install to have it."""
 
+import os
 import sys
+
+from gpssm.interruption import INTERRUPTED
 
 
 def main() -> None:
@@ -12,7 +15,15 @@ def main() -> None:
             raise
         sys.stderr.write("gpssm: the command line is not installed; run pip install 'gpssm[cli]'.\n")
         sys.exit(2)
-    run()
+    try:
+        run()
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            # Everything is said and saved. The usual way out would wait for what XLA still computes, and crash on it.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
+        raise
 
 
 if __name__ == "__main__":

@@ -5,23 +5,22 @@ from itertools import product
 from pathlib import Path
 from typing import get_args
 
-from rich.console import Console
 from rich.table import Table
 
-from gpssm.cli.output import choose, fitting, make_directory, print_json, table_console
+from gpssm.cli.output import choose, fitting, make_directory, print_json, showing, table_console
 from gpssm.datasets import car
 from gpssm.experiments import car as experiment
 from gpssm.serialization import write_atomically
 
 
-def run(emission: str, method: str, seeds: int, as_json: bool, out: Path | None) -> None:
+def run(emission: str, method: str, seeds: int, as_json: bool, quiet: bool, out: Path | None) -> None:
     """Filter every cell that was asked for and report."""
     emissions = choose("emission", emission, list(get_args(experiment.Emission)))
     methods = choose("method", method, list(experiment.METHODS))
     make_directory(out)
     rows: list[experiment.Row] = []
     shown: dict[tuple[experiment.Emission, str], experiment.Track] = {}
-    with Console(stderr=True).status("starting") as status:
+    with showing("starting", quiet) as status:
         for e, m in product(emissions, methods):
             scores, seconds = [], []
             for seed in range(seeds):

@@ -6,22 +6,21 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
-from gpssm.cli.output import choose, fitting, make_directory, print_json, table_console
+from gpssm.cli.output import choose, fitting, make_directory, print_json, showing, table_console
 from gpssm.experiments import convergence as experiment
 from gpssm.experiments.kink import Setting
 from gpssm.serialization import write_atomically
 
 
-def run(setting: str, method: str, steps: int, seeds: int, as_json: bool, out: Path | None) -> None:
+def run(setting: str, method: str, steps: int, seeds: int, as_json: bool, quiet: bool, out: Path | None) -> None:
     """Fit every curve that was asked for and report."""
     settings = choose("setting", setting, list(get_args(Setting)))
     methods = choose("method", method, list(experiment.METHODS))
     make_directory(out)
     curves: list[experiment.Curve] = []
-    with Console(stderr=True).status("starting") as status:
+    with showing("starting", quiet) as status:
         for s, m, seed in product(settings, methods, range(seeds)):
             label = f"{m}, {s}, seed {seed} of {seeds}"
             with fitting(status, label) as watch:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpssm import plots
-from gpssm.cli.output import print_json
+from gpssm.cli.output import print_json, whole_fits
 from gpssm.datasets import kink, kink_function
 from gpssm.experiments import kink as experiment
 from gpssm.methods.envi import EnVI
@@ -16,7 +16,7 @@ from gpssm.methods.envi import EnVI
 PROCESS_NOISE, OBS_NOISE, HORIZON = 0.05, 0.08, 50
 
 
-def run(out: Path, seed: int, as_json: bool) -> None:
+def run(out: Path, seed: int, as_json: bool, quiet: bool) -> None:
     """Simulate, fit, print, draw."""
     out.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=as_json)
@@ -26,7 +26,8 @@ def run(out: Path, seed: int, as_json: bool) -> None:
         f"Learning an unknown system from {len(train)} noisy numbers (noise, dynamics and state all unknown)."
     )
     started = time.perf_counter()
-    fitted = EnVI(state_dim=1, num_inducing=experiment.NUM_INDUCING).fit(train, seed=seed, progress=not as_json)
+    with whole_fits():
+        fitted = EnVI(state_dim=1, num_inducing=experiment.NUM_INDUCING).fit(train, seed=seed, progress=not quiet)
     seconds = time.perf_counter() - started
 
     found = experiment.score_fit(fitted, seed, seconds)

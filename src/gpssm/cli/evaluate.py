@@ -26,6 +26,7 @@ def run(
     outputs: list[str] | None,
     inputs: list[str] | None,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Read, forecast, score."""
     if fresh and history is not None:
@@ -41,7 +42,7 @@ def run(
         past, test = test.rows(slice(None, block)), test.rows(slice(block, None))
     if np.isnan(test.outputs).all():
         raise InvalidInput(f"data: {str(data)!r} holds no number to score; expected at least one.")
-    with working("evaluating", as_json):
+    with working("evaluating", quiet):
         state = fitted.end if past is None else fitted.filter(past.outputs, past.inputs)
         result = _scores(fitted, test, state, block)
     if as_json:

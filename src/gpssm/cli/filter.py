@@ -18,6 +18,7 @@ def run(
     outputs: list[str] | None,
     inputs: list[str] | None,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Read, filter, write a row for every sample."""
     if smooth and filter_ is not None:
@@ -27,7 +28,7 @@ def run(
     if filter_ is not None and not isinstance(fitted, Posterior):
         raise InvalidInput("filter: this model is linear and is filtered exactly; leave out --filter.")
     recording = read_recording(data, fitted, outputs, inputs)
-    with working("smoothing" if smooth else "filtering", as_json):
+    with working("smoothing" if smooth else "filtering", quiet):
         if isinstance(fitted, Posterior) and filter_ is not None:
             states = fitted.filter(recording.outputs, recording.inputs, filter=cast(Filter, filter_))
         else:

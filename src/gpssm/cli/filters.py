@@ -5,21 +5,20 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
-from gpssm.cli.output import choose, fitting, make_directory, print_json, table_console
+from gpssm.cli.output import choose, fitting, make_directory, print_json, showing, table_console
 from gpssm.experiments import filters as experiment
 from gpssm.experiments.kink import OBS_NOISE
 from gpssm.serialization import write_atomically
 
 
-def run(system: str, seeds: int, as_json: bool, out: Path | None) -> None:
+def run(system: str, seeds: int, as_json: bool, quiet: bool, out: Path | None) -> None:
     """Run every filter on the systems that were asked for and report."""
     systems = choose("system", system, list(experiment.SYSTEMS))
     make_directory(out)
     runs: list[experiment.Run] = []
-    with Console(stderr=True).status("starting") as status:
+    with showing("starting", quiet) as status:
         if "kink" in systems:
             for level, seed in product(OBS_NOISE, range(seeds)):
                 with fitting(status, f"kink, obs_noise {level:g}, seed {seed} of {seeds}") as watch:

@@ -17,12 +17,12 @@ from gpssm.cli.output import print_json, print_line
 from gpssm.datasets.csv_files import from_csv
 from gpssm.datasets.series import SeriesList
 from gpssm.errors import InvalidInput
+from gpssm.interruption import INTERRUPTED
 from gpssm.methods import registry
 from gpssm.methods.base import StateSpaceMethod
 from gpssm.methods.training import Diverged, TrainingWarning
 from gpssm.posterior import Posterior
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 DEFAULTS = {"state_dim": 4, "num_inducing": 20}
 """Of the methods that have such choices."""
 
@@ -45,6 +45,7 @@ def run(
     choices: Choices,
     out: Path,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Read, fit, save, print."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # being told to end is an interrupt, too
@@ -55,8 +56,7 @@ def run(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TrainingWarning)  # what they say is in the history
-            progress = not as_json and sys.stderr.isatty()
-            fitted = fit(data.outputs, data.inputs, seed=choices.seed, progress=progress)
+            fitted = fit(data.outputs, data.inputs, seed=choices.seed, progress=not quiet)
     except Diverged as error:
         sys.stderr.write(f"gpssm: {error}\n")
         raise typer.Exit(1) from error

@@ -25,6 +25,7 @@ def run(
     input_columns: list[str] | None,
     out: Path | None,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Read, run on from the last sample, write a row for every step."""
     if out is not None:
@@ -32,7 +33,7 @@ def run(
     fitted = load_model(model)
     past = None if history is None else read_recording(history, fitted, output_columns, input_columns)
     steps, ahead = _future(fitted, inputs, horizon, input_columns)
-    with working("forecasting", as_json):
+    with working("forecasting", quiet):
         state = None if past is None else fitted.filter(past.outputs, past.inputs, seed=seed)
         paths = fitted.forecast(steps, ahead, state=state, num_paths=num_paths, seed=seed)
     about: dict[str, object] = {"model": str(model), "horizon": steps, "paths": num_paths}

@@ -5,10 +5,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-from rich.console import Console
 from rich.table import Table
 
-from gpssm.cli.output import choose, fitting, make_directory, print_json, table_console
+from gpssm.cli.output import choose, fitting, make_directory, print_json, showing, table_console
 from gpssm.errors import InvalidInput
 from gpssm.experiments import kink as experiment
 from gpssm.posterior import Posterior
@@ -26,6 +25,7 @@ def run(
     length: int,
     seeds: int,
     as_json: bool,
+    quiet: bool,
     out: Path | None,
 ) -> None:
     """Fit every cell that was asked for and report."""
@@ -35,11 +35,10 @@ def run(
     if any(level <= 0 for level in levels):
         raise InvalidInput(f"obs-noise: expected positive variances, got {levels}.")
     make_directory(out)
-    console = Console(stderr=True)
     rows: list[experiment.Row] = []
     scores: list[dict[str, Any]] = []
     shown: dict[tuple[str, str, float], Learned] = {}
-    with console.status("starting") as status:
+    with showing("starting", quiet) as status:
         for s, level, m in product(settings, levels, methods):
             cell = []
             for seed in range(seeds):

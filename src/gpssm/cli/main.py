@@ -9,6 +9,7 @@ import typer
 from gpssm import __version__
 from gpssm.cli import runtime
 from gpssm.errors import InvalidInput
+from gpssm.interruption import INTERRUPTED, listening
 from gpssm.methods.registry import METHODS, ONLINE, SYSTEMS
 
 app = typer.Typer(
@@ -30,7 +31,8 @@ EXTRAS = {"matplotlib": "plot", "pooch": "data", "redis": "live", "distributed":
 def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and exit code 2."""
     try:
-        code = app(prog_name="gpssm", standalone_mode=False)
+        with listening(end=True):
+            code = app(prog_name="gpssm", standalone_mode=False)
     except (InvalidInput, OSError) as error:
         _fail(str(error))
     except ModuleNotFoundError as error:
@@ -39,7 +41,7 @@ def main() -> None:
             raise
         _fail(f"this needs {package}, which is not installed; run pip install 'gpssm[{EXTRAS[package]}]'.")
     except typer.Abort:  # Ctrl-C, in older versions of Typer; newer ones return the code
-        code = 130
+        code = INTERRUPTED
     except Exception as error:
         # Errors of Typer are those of Click, or of a copy inside newer versions: known by what they can do.
         explain = getattr(error, "format_message", None)
@@ -72,6 +74,7 @@ def _options(
 
 OutDir = Annotated[Path | None, typer.Option("--out", help="Directory for results and figures.", file_okay=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not tell on standard error how it is going.")]
 Online = Annotated[bool, typer.Option("--online", help=f"The methods that see every sample once: {', '.join(ONLINE)}.")]
 
 Processes = Annotated[
@@ -85,11 +88,12 @@ def demo(
     out: Annotated[Path, typer.Option(help="Directory for the picture and the model.", file_okay=False)] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Seed of the simulation and the fit.")] = 0,
     json_: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Simulate an unknown system, learn it from 600 noisy numbers, and draw what was found."""
     from gpssm.cli.demo import run
 
-    run(out, seed, json_)
+    run(out, seed, json_, quiet)
 
 
 Model = Annotated[Path, typer.Argument(help="A model that `gpssm fit` has saved.", show_default=False)]
@@ -130,11 +134,12 @@ def fit(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
     json_: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Learn a model from your recordings. Ctrl-C stops early and keeps the best model so far."""
     from gpssm.cli.fit import Choices, run
 
-    run(data, outputs, inputs, id_, Choices(method, state_dim, num_inducing, restarts, seed), out, json_)
+    run(data, outputs, inputs, id_, Choices(method, state_dim, num_inducing, restarts, seed), out, json_, quiet)
 
 
 @app.command("filter")
@@ -149,11 +154,12 @@ def filter_(
     outputs: OutputColumns = None,
     inputs: InputColumns = None,
     json_: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """The hidden state at every sample of a recording, with its standard deviation."""
     from gpssm.cli.filter import run
 
-    run(model, data, out, smooth, filter_, outputs, inputs, json_)
+    run(model, data, out, smooth, filter_, outputs, inputs, json_, quiet)
 
 
 @app.command()
@@ -182,11 +188,12 @@ def forecast(
         Path | None, typer.Option("--out", "-o", help="CSV file for the forecast; printed by default.")
     ] = None,
     json_: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """The outputs to come: mean, standard deviation and quantiles of every step."""
     from gpssm.cli.forecast import run
 
-    run(model, history, inputs, horizon, paths, seed, output_columns, input_columns, out, json_)
+    run(model, history, inputs, horizon, paths, seed, output_columns, input_columns, out, json_, quiet)
 
 
 @app.command()
@@ -203,11 +210,12 @@ def evaluate(
     outputs: OutputColumns = None,
     inputs: InputColumns = None,
     json_: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """How well a model forecasts a recording that it has not seen."""
     from gpssm.cli.evaluate import run
 
-    run(model, data, history, fresh, block, outputs, inputs, json_)
+    run(model, data, history, fresh, block, outputs, inputs, json_, quiet)
 
 
 @app.command()
@@ -222,11 +230,12 @@ def plot(
         Path | None, typer.Option("--out", "-o", help="Picture; next to the model by default.", show_default=False)
     ] = None,
     json_: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """One picture: states, forecast, residuals of one-step predictions, and whether the bands hold."""
     from gpssm.cli.plot import run
 
-    run(model, data, outputs, inputs, out, json_)
+    run(model, data, outputs, inputs, out, json_, quiet)
 
 
 @app.command()
@@ -299,12 +308,13 @@ def kink(
     length: Annotated[int, typer.Option(min=50, help="Number of samples.")] = 600,
     seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 5,
     json_: AsJson = False,
+    quiet: Quiet = False,
     out: OutDir = None,
 ) -> None:
     """Table I: the kink function, beside the paper's rows."""
     from gpssm.cli.kink import run
 
-    run(setting, obs_noise, method, online, length, seeds, json_, out)
+    run(setting, obs_noise, method, online, length, seeds, json_, quiet, out)
 
 
 @reproduce.command()
@@ -314,12 +324,13 @@ def convergence(
     steps: Annotated[int, typer.Option(min=25, help="Iterations of every fit.")] = 1000,
     seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 3,
     json_: AsJson = False,
+    quiet: Quiet = False,
     out: OutDir = None,
 ) -> None:
     """The convergence figure: error of f on the kink function against iterations and against seconds."""
     from gpssm.cli.convergence import run
 
-    run(setting, method, steps, seeds, json_, out)
+    run(setting, method, steps, seeds, json_, quiet, out)
 
 
 @reproduce.command()
@@ -327,12 +338,13 @@ def filters(
     system: Annotated[str, typer.Option(help="kink, lorenz96, or all.")] = "all",
     seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 5,
     json_: AsJson = False,
+    quiet: Quiet = False,
     out: OutDir = None,
 ) -> None:
     """Ensemble, particle and extended filter on kink and on Lorenz-96, beside published errors."""
     from gpssm.cli.filters import run
 
-    run(system, seeds, json_, out)
+    run(system, seeds, json_, quiet, out)
 
 
 @reproduce.command()
@@ -343,12 +355,13 @@ def car(
     ] = "all",
     seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 10,
     json_: AsJson = False,
+    quiet: Quiet = False,
     out: OutDir = None,
 ) -> None:
     """The supplement's two tables: filtering a car whose dynamics are learned on the way."""
     from gpssm.cli.car import run
 
-    run(emission, method, seeds, json_, out)
+    run(emission, method, seeds, json_, quiet, out)
 
 
 @reproduce.command()
@@ -356,12 +369,13 @@ def nascar(
     method: Annotated[str, typer.Option(help=f"{', '.join(ONLINE)}, or all.")] = "all",
     seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 20,
     json_: AsJson = False,
+    quiet: Quiet = False,
     out: OutDir = None,
 ) -> None:
     """The NASCAR track: learn its dynamics in one pass, then forecast, beside an oracle."""
     from gpssm.cli.nascar import run
 
-    run(method, seeds, json_, out)
+    run(method, seeds, json_, quiet, out)
 
 
 @reproduce.command()
@@ -372,6 +386,7 @@ def sysid(
     seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 5,
     missing: Annotated[float, typer.Option(help="Share of training outputs to delete at random.")] = 0.0,
     json_: AsJson = False,
+    quiet: Quiet = False,
     out: Annotated[
         Path, typer.Option("--out", help="Directory for results and figures; fits found there are not repeated.")
     ] = Path("results/sysid"),
@@ -379,7 +394,7 @@ def sysid(
     """Table II: five recorded systems, beside the paper's rows."""
     from gpssm.cli.sysid import run
 
-    run(dataset, method, online, seeds, missing, json_, out)
+    run(dataset, method, online, seeds, missing, json_, quiet, out)
 
 
 @reproduce.command()
@@ -397,6 +412,7 @@ def recordings(
     processes: Processes = None,
     retry_failed: RetryFailed = False,
     json_: AsJson = False,
+    quiet: Quiet = False,
     out: Annotated[
         Path, typer.Option("--out", help="Directory for results and report; fits found there are not repeated.")
     ] = Path("results/recordings"),
@@ -404,7 +420,7 @@ def recordings(
     """Sixteen recordings of fifteen systems, beside what is published for them."""
     from gpssm.cli.recordings import run
 
-    run(dataset, method, seeds, processes, retry_failed, json_, out)
+    run(dataset, method, seeds, processes, retry_failed, json_, quiet, out)
 
 
 Directory = Annotated[Path, typer.Argument(help="Where `gpssm reproduce all` works.", show_default=False)]
@@ -430,6 +446,7 @@ def all_(
     ] = None,
     retry_failed: RetryFailed = False,
     json_: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Every table and figure of the paper, with every method, and a report. Stop it and start it as you like.
 
@@ -437,7 +454,7 @@ def all_(
     """
     from gpssm.cli.reproduce import run
 
-    run(out, seeds, only, fast, processes, dask, retry_failed, json_)
+    run(out, seeds, only, fast, processes, dask, retry_failed, json_, quiet)
 
 
 @reproduce.command()
@@ -471,4 +488,6 @@ def readme(
 
 
 if __name__ == "__main__":
-    main()
+    from gpssm.__main__ import main as start
+
+    start()

@@ -5,22 +5,21 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
-from gpssm.cli.output import choose, make_directory, print_json, table_console
+from gpssm.cli.output import choose, make_directory, print_json, showing, table_console
 from gpssm.experiments import nascar as experiment
 from gpssm.serialization import write_atomically
 
 
-def run(method: str, seeds: int, as_json: bool, out: Path | None) -> None:
+def run(method: str, seeds: int, as_json: bool, quiet: bool, out: Path | None) -> None:
     """Learn and drive on for every seed, and report."""
     methods = choose("method", method, list(experiment.METHODS))
     make_directory(out)
     rows: list[experiment.Row] = []
     scores: list[experiment.Score] = []
     shown: list[experiment.Run] = []
-    with Console(stderr=True).status("starting") as status:
+    with showing("starting", quiet) as status:
         for m in methods:
             cell = []
             for seed in range(seeds):

@@ -4,19 +4,22 @@ import csv
 import importlib
 import json
 import math
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from rich.console import Console
-from rich.status import Status
 
 from gpssm.errors import InvalidInput
-from gpssm.progress import Watch, describe
+from gpssm.history import Progress
+from gpssm.progress import Lines, Watch, describe
 
 NDArray = np.ndarray
 Choice = TypeVar("Choice", bound=str)
@@ -87,19 +90,61 @@ def table_console(width: int) -> Console:
     return console if console.is_terminal else Console(width=width)
 
 
-@contextmanager
-def working(text: str, as_json: bool) -> Iterator[None]:
-    """Show on a terminal that something is going on, and nothing anywhere else.
+class Shown(Protocol):
+    """What tells on standard error what is going on."""
 
-    Numbers that overflow are told when they are printed, and not where they arise.
+    def update(self, text: str) -> None:
+        """What it is from now on."""
+
+
+class _Nobody:
+    def update(self, text: str) -> None:
+        pass
+
+
+@contextmanager
+def showing(text: str, quiet: bool) -> Iterator[Shown]:
+    """Tell what is going on: on a terminal all the time, elsewhere by a line now and then; not if `quiet`."""
+    if quiet:
+        yield _Nobody()
+    elif sys.stderr.isatty():
+        with Console(stderr=True).status(text) as status:
+            yield cast(Shown, status)
+    else:
+        with Lines(text) as lines:
+            yield lines
+
+
+@contextmanager
+def working(text: str, quiet: bool) -> Iterator[None]:
+    """Show that something is going on. Numbers that overflow are told when they are printed, not where they arise."""
+    with np.errstate(over="ignore", invalid="ignore"), showing(text, quiet):
+        yield
+
+
+@contextmanager
+def whole_fits() -> Iterator[Callable[[], None]]:
+    """Ctrl-C ends the command: here the best model so far of a fit that was cut short is no result.
+
+    Call what is given between two parts of the work: what is raised elsewhere may be lost (`Interruption`).
     """
-    console = Console(stderr=True)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if as_json or not console.is_terminal:
-            yield
-        else:
-            with console.status(text):
-                yield
+    asked = False
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        check()
+
+    with ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            # Any handler but the default one is left alone by a fit.
+            stack.callback(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, interrupt))
+        yield check
+        check()
 
 
 def _in_json(value: Any) -> Any:
@@ -124,14 +169,19 @@ def choose(name: str, value: str, choices: list[Choice]) -> list[Choice]:
 
 
 @contextmanager
-def fitting(status: Status, label: str) -> Iterator[Watch]:
-    """One fit of an experiment: a watcher that tells on the status line how it goes on.
+def fitting(status: Shown, label: str) -> Iterator[Watch]:
+    """One fit of an experiment: a watcher that tells how it goes on.
 
     Warnings of the training are not shown: what they tell of was repaired, and is part of the method.
     """
     from gpssm.methods.training import TrainingWarning  # brings JAX, which other commands do without
 
     status.update(f"{label}: compiling")
-    with warnings.catch_warnings():
+    with whole_fits() as check, warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
-        yield lambda p: status.update(f"{label}: {describe(p)}, {p.seconds:.0f} s")
+
+        def watch(p: Progress) -> None:
+            check()
+            status.update(f"{label}: {describe(p)}, {p.seconds:.0f} s")
+
+        yield watch

@@ -43,6 +43,7 @@ def run(
     inputs: list[str] | None,
     out: Path | None,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Read, filter, forecast, draw."""
     plt.switch_backend("Agg")
@@ -50,7 +51,7 @@ def run(
     _check_format(picture)
     check_target(picture, model, data)
     fitted = load_model(model)
-    with working("drawing", as_json):
+    with working("drawing", quiet):
         if data is None:
             view = _of_training(fitted)
         else:

@@ -22,6 +22,7 @@ def run(
     processes: int | None,
     retry_failed: bool,
     as_json: bool,
+    quiet: bool,
     out: Path,
 ) -> None:
     """Do what is missing of the fits that were asked for, then print the table."""
@@ -31,7 +32,7 @@ def run(
         benchmark(name)  # downloaded once, and a missing file is told of before anything is fitted
     jobs = plan(seeds, ",".join(f"recordings:{name}" for name in methods))
     jobs = [job for job in jobs if job.task.dataset in datasets]
-    store, written = work_off(jobs, out, False, partial(pool.run, processes=processes), retry_failed)
+    store, written = work_off(jobs, out, False, partial(pool.run, processes=processes), retry_failed, quiet)
     found = rows(group((job, store.read(job)) for job in jobs))
     # The order of the table is that of the question.
     found.sort(key=lambda row: (datasets.index(row.dataset), methods.index(row.method)))

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from gpssm.atomic import write_atomically
 from gpssm.cli.output import print_json, print_line, say
 from gpssm.errors import InvalidInput
+from gpssm.progress import duration
 from gpssm.reproduction.plan import Job
 from gpssm.reproduction.run import Runner
 from gpssm.reproduction.store import Status, Store
@@ -27,6 +28,7 @@ def run(
     dask: str | None,
     retry_failed: bool,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Do what is missing, then write the report."""
     from gpssm.reproduction import cluster, pool
@@ -35,11 +37,13 @@ def run(
     if dask is not None and processes is not None:
         raise InvalidInput("processes: how many there are is up to the cluster; leave out --processes or --dask.")
     runner = partial(pool.run, processes=processes) if dask is None else partial(cluster.run, dask)
-    store, written = work_off(plan(seeds, only, fast), out, fast, runner, retry_failed)
+    store, written = work_off(plan(seeds, only, fast), out, fast, runner, retry_failed, quiet)
     _tell(store.status(), written, as_json)
 
 
-def work_off(jobs: Sequence[Job], out: Path, fast: bool, runner: Runner, retry_failed: bool) -> tuple[Store, Path]:
+def work_off(
+    jobs: Sequence[Job], out: Path, fast: bool, runner: Runner, retry_failed: bool, quiet: bool
+) -> tuple[Store, Path]:
     """Run what is missing of a plan while showing how far it is; its store, and the report that was written."""
     from gpssm.reproduction import report
     from gpssm.reproduction.run import run as run_plan
@@ -47,7 +51,7 @@ def work_off(jobs: Sequence[Job], out: Path, fast: bool, runner: Runner, retry_f
     store = Store(out)
     for name in store.begin(jobs, fast):
         say(f"{out / name} is not a result, or a damaged one; it is now {name}.damaged, and its fit is done again.")
-    with _shown() as watch:
+    with _shown(quiet) as watch:
         run_plan(store, jobs, runner, retry_failed, watch)
         written = report.write(store)
     return store, written
@@ -62,7 +66,7 @@ def status(directory: Path, as_json: bool) -> None:
         return
     print_line(describe(found) if found.alive else f"{describe(found)}; nobody is at work")
     for label, seconds in found.running.items():
-        print_line(f"  {label}, {_duration(seconds)}")
+        print_line(f"  {label}, {duration(seconds)}")
 
 
 def report(directory: Path, as_json: bool) -> None:
@@ -90,7 +94,7 @@ def describe(found: Status) -> str:
     if found.running:
         parts.append(f"{len(found.running)} running")
     if found.seconds_left is not None:
-        parts.append(f"about {_duration(found.seconds_left)} left")
+        parts.append(f"about {duration(found.seconds_left)} left")
     return ", ".join(parts)
 
 
@@ -108,14 +112,12 @@ def _tell(found: Status, written: Path, as_json: bool) -> None:
     print_line(f"report: {written}")
 
 
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{seconds:.0f} s" if seconds < 90 else f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"
-
-
 @contextmanager
-def _shown() -> Iterator[Callable[[Status], None]]:
-    """A bar on a terminal; elsewhere a line whenever something was finished."""
+def _shown(quiet: bool) -> Iterator[Callable[[Status], None]]:
+    """A bar on a terminal; elsewhere a line whenever something was finished; nothing if `quiet`."""
+    if quiet:
+        yield lambda found: None
+        return
     console = Console(stderr=True)
     if not console.is_terminal:
         finished = -1
@@ -132,7 +134,7 @@ def _shown() -> Iterator[Callable[[Status], None]]:
         line = bar.add_task("starting", total=None)
 
         def draw(found: Status) -> None:
-            running = "".join(f"\n  {label}, {_duration(seconds)}" for label, seconds in found.running.items())
+            running = "".join(f"\n  {label}, {duration(seconds)}" for label, seconds in found.running.items())
             text = escape(describe(found) + running)
             bar.update(line, total=found.total, completed=found.done + found.failed, description=text)
 

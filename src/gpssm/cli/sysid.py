@@ -5,18 +5,19 @@ from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from gpssm import __version__
-from gpssm.cli.output import choose, fitting, make_directory, print_json, say, table_console
+from gpssm.cli.output import choose, fitting, make_directory, print_json, say, showing, table_console
 from gpssm.datasets import Series, load
 from gpssm.errors import InvalidInput
 from gpssm.experiments import sysid as experiment
 from gpssm.serialization import write_atomically
 
 
-def run(dataset: str, method: str, online: bool, seeds: int, missing: float, as_json: bool, out: Path) -> None:
+def run(
+    dataset: str, method: str, online: bool, seeds: int, missing: float, as_json: bool, quiet: bool, out: Path
+) -> None:
     """Fit every cell that was asked for, or read it from an earlier run, and report."""
     datasets = choose("dataset", dataset, list(experiment.DATASETS))
     methods = choose("method", method, list(experiment.ONLINE if online else experiment.METHODS))
@@ -28,8 +29,7 @@ def run(dataset: str, method: str, online: bool, seeds: int, missing: float, as_
     fits.mkdir(parents=True, exist_ok=True)
     rows: list[experiment.Row] = []
     cells: list[list[experiment.Score]] = []
-    console = Console(stderr=True)
-    with console.status("starting") as status:
+    with showing("starting", quiet) as status:
         for d, m in product(datasets, methods):
             cell = []
             for seed in range(seeds):

@@ -72,11 +72,14 @@ class Course(NamedTuple):
     def searching(self) -> Callable[[int, int], None]:
         """What a search calls with how many of its calls are done, and how many there are."""
         watch, started = self.watch, time.perf_counter()
-        if watch is None:
-            return lambda done, total: None
-        return lambda done, total: watch(
-            Progress(done, total, "looking for starts", math.nan, {}, time.perf_counter() - started, ())
-        )
+
+        def told(done: int, total: int) -> None:
+            self.interruption.check()
+            if watch is not None:
+                seconds = time.perf_counter() - started
+                watch(Progress(done, total, "looking for starts", math.nan, {}, seconds, ()))
+
+        return told
 
 
 _LOST = 0.1  # half the variance of what a simulation does not explain, at which it does not follow the recording
