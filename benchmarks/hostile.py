@@ -70,8 +70,8 @@ def resident_megabytes() -> float:
 
 
 def measure(name: str, samples: int, seed: int) -> dict[str, Any]:
-    small = {"num_inducing": 15, "num_particles": 30}
-    method = registry.build_online(name, state_dim=1, **{k: v for k, v in small.items() if k in registry.choices(name)})
+    chosen = registry.applicable(name, state_dim=1, num_inducing=15, num_particles=30)
+    method = registry.build_online(name, **chosen)
     truth = kink(samples + CLEAN, PROCESS_NOISE, OBS_NOISE, seed=seed).outputs
     hostile, good = faults(truth[:samples], np.random.default_rng(seed))
     found: dict[str, Any] = {"method": name, "faults": int((~good).sum())}

@@ -1,7 +1,6 @@
 """No sample, thread or fork may damage a stream, and what is not believed is counted and reported."""
 
 import copy
-import inspect
 import multiprocessing
 import pickle
 import threading
@@ -46,10 +45,8 @@ def data() -> NDArray:
 
 def start(name: str, **changes: Any) -> Stream:
     """As tests of all online methods have it, so that nothing is compiled for these."""
-    module, attribute, _ = registry.ONLINE[name]
-    kind = getattr(__import__(module, fromlist=[attribute]), attribute)
-    known = inspect.signature(kind).parameters
-    stream: Stream = kind(1, **{key: value for key, value in (SMALL | changes).items() if key in known}).start()
+    chosen = registry.applicable(name, state_dim=1, **SMALL | changes)
+    stream: Stream = registry.build_online(name, **chosen).start()
     return stream
 
 

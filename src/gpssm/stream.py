@@ -29,7 +29,7 @@ from gpssm import serialization
 from gpssm.errors import InvalidInput
 from gpssm.gate import FAR, LARGEST, Gate
 from gpssm.lags import newest, with_past
-from gpssm.posterior import Forecast, Posterior
+from gpssm.posterior import Forecast, Posterior, held
 from gpssm.precision import double_precision
 from gpssm.validation import arguments, model_inputs, positive_int
 
@@ -224,7 +224,7 @@ class Stream:
         assert self.input_dim is not None
         c = self._with_recent(model_inputs(inputs, horizon, self.input_dim))
         states, samples = _paths(type(self.method), jax.random.key(seed), self.state, jnp.asarray(c), num_paths)
-        return Forecast(np.asarray(samples), np.asarray(states))
+        return Forecast(held(np.asarray(samples)), held(np.asarray(states)))
 
     @_exclusive
     def transition(self, x: Any) -> tuple[Float[NDArray, "n dx"], Float[NDArray, "n dx"]]:
