@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -334,7 +335,7 @@ def test_an_end_without_its_checkpoint_is_not_a_success(begin: Begin, tmp_path: 
     process.stdin.write(b'{"y": 1}\n')
     process.stdin.flush()
     process.stdout.readline()
-    place.rmdir()
+    shutil.rmtree(place)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 1 and b"checkpoint: cannot write" in err and err.count(b"\n") == 2
 
