@@ -28,8 +28,8 @@ COMMAND = [sys.executable, str(Path(__file__).with_name("local_level.py")), "str
 
 def load_benchmark() -> ModuleType:
     """The full experiment, which is here made with fewer kills; and its server."""
-    path = Path(__file__).parents[1] / "benchmarks" / "redis_kill.py"
-    spec = importlib.util.spec_from_file_location("redis_kill", path)
+    path = Path(__file__).parents[1] / "benchmarks" / "kill.py"
+    spec = importlib.util.spec_from_file_location("kill", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -121,8 +121,8 @@ def test_a_message_is_a_line(redis: Any, tmp_path: Path) -> None:
 
 @needs_server
 def test_killed_again_and_again_it_learns_from_every_sample_once(redis: Any, tmp_path: Path) -> None:
-    report = bench.experiment(redis, tmp_path, COMMAND, samples=2000, kills=6, every=50, seed=0)
-    assert report.exactly_once, report
+    report = bench.from_redis(redis, tmp_path, COMMAND, samples=2000, kills=6, every=50, seed=0)
+    assert report.as_promised, report
     assert (report.samples, report.estimates, report.unacknowledged) == (2000, 2000, 0)
     assert report.learned_again > 0, "no kill came between two checkpoints"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alone", "killed", "log", "server"]
