@@ -20,7 +20,7 @@ pieces = st.sampled_from(
     [
         b"y", b"u", b"t", b",", b";", b"\t", b"\r", b'"', b"\0", b"#", b" ", b"1", b"-2.5", b"1e999", b"_", b"nan",
         b"\x85", b"\xe2\x80\xa8", b"\xef\xbb\xbf", b"\xff", b"\xed\xa0\x80", b'"\\ud800"', b"{", b"}", b"[", b"]", b":",
-        b'{"y": ', b'"u": ', b"[" * 990, b"]" * 990, b'{"y": ' * 330, b"9" * 5000, b"true", b"null", b"Infinity", b"inf",
+        b'{"y": ', b'"u": ', b"[" * 990, b"]" * 990, b'{"y": ' * 330, b"9" * 5000, b"true", b"null", b"Infinity",
     ]
 )  # fmt: skip
 junk = st.one_of(st.binary(max_size=60), st.lists(pieces, max_size=12).map(b"".join))

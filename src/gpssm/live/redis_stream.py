@@ -148,7 +148,7 @@ class Consumer:
 
     def _open(self) -> None:
         """Set the group to where the checkpoint stands. Changes nothing before it is known to be the same stream."""
-        route, commands = self._route, self._lock.run
+        route = self._route
         self._lock.hold_on()
         info = self._info()
         resumed = bool(self._learner.stream.position)
@@ -166,9 +166,8 @@ class Consumer:
             )
         self._claim()
         self._count_missed(self._info())
-        if delivered != self._mark.place:
-            passed = () if self._mark.passed is None else ("ENTRIESREAD", self._mark.passed)
-            commands(("XGROUP", "SETID", route.source, route.group, name(self._mark.place), *passed))
+        if delivered != self._mark.place or self._mark.passed not in (None, group.get("entries-read")):
+            self._set_group(name(self._mark.place), self._mark.passed)
 
     def _check_same(self, info: Mapping[str, Any]) -> None:
         """Refuse a stream that holds messages which look as if they had been learned from, and were not."""
@@ -221,26 +220,29 @@ class Consumer:
         read = ("XREADGROUP", "GROUP", route.group, route.consumer, "COUNT", BATCH, "STREAMS", route.source, ">")
         while not self._stop.requested:
             info, reply = self._lock.run(("XINFO", "STREAM", route.source), read)
-            self._count_missed(_pairs(info))
             messages = reply[0][1] if reply else []
+            if self._count_missed(_pairs(info)) and self._mark.passed is not None:
+                last = messages[-1][0] if messages else name(self._mark.place)
+                self._set_group(last, self._mark.passed + len(messages))  # or its lag would count them for ever
             if not messages:  # a command that waits cannot be fenced, so it reads nothing: it only waits
                 self._redis.xread({route.source: name(self._mark.place)}, count=1, block=_BLOCK)
             yield messages
 
-    def _count_missed(self, info: Mapping[str, Any]) -> None:
-        """Compare how many messages came up to here, by the server's count, with how many were read."""
+    def _count_missed(self, info: Mapping[str, Any]) -> bool:
+        """Compare how many messages came up to here, by the server's count, with how many were read: is one missing?"""
         added, length = info.get("entries-added"), info["length"]
         if added is None:  # before version 7
-            return
+            return False
         if not _is_first_at_most(info, self._mark.place):
             passed = added - length
         elif number(info["last-generated-id"]) == self._mark.place:
             passed = added
         else:
-            return  # between messages that were read and others that were not: when they are read
-        if self._mark.passed is not None:
-            self._miss(passed - self._mark.passed)
+            return False  # between messages that were read and others that were not: when they are read
+        missed = 0 if self._mark.passed is None else passed - self._mark.passed
+        self._miss(missed)
         self._mark = self._mark._replace(passed=passed)  # less than before if the stream was made again
+        return missed > 0
 
     def _miss(self, count: int) -> None:
         if count <= 0:
@@ -341,6 +343,11 @@ class Consumer:
     def _group(self) -> Mapping[str, Any]:
         groups = map(_pairs, self._lock.run(("XINFO", "GROUPS", self._route.source))[0])
         return next(group for group in groups if group["name"] == self._route.group.encode())
+
+    def _set_group(self, last: str | bytes, passed: int | None) -> None:
+        """Have it give out what comes after a message next."""
+        counted = () if passed is None else ("ENTRIESREAD", passed)
+        self._lock.run(("XGROUP", "SETID", self._route.source, self._route.group, last, *counted))
 
     def _make_group(self) -> None:
         try:
