@@ -509,6 +509,15 @@ def test_a_lock_that_is_renewed_elsewhere_is_left_alone(redis: Any, tmp_path: Pa
 
 
 @needs_server
+def test_a_signal_while_waiting_for_a_lock(redis: Any, tmp_path: Path) -> None:
+    foreign_lock(redis, 60_000)
+    learner = Learner(redis, tmp_path / "c")
+    assert learner.process.stderr is not None and b"waiting up to 10 s" in learner.process.stderr.readline()
+    code, said = learner.end()
+    assert code == 0 and len(said) == 1 and "0 sample(s) learned" in said[0] and not redis.exists("sensors")
+
+
+@needs_server
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_paused_learner_whose_lock_runs_out(redis: Any, tmp_path: Path, taken: bool) -> None:
     """If another has taken over it ends, without a word to the server; if not it goes on."""
@@ -555,6 +564,8 @@ def test_a_password_is_never_said(tmp_path: Path, stream_here: StreamHere, secre
         f"redis://127.0.0.1:{port}?password={secret}@", f"redis://127.0.0.1:{port}?password={quoted}",
         f"redis://:{quoted}@127.0.0.1:{port}", f"redis://:{quoted}@[127.0.0.1:{port}", f"redis://:{quoted}@127.0.0.1:x",
         f"redis://:{quoted}@127.0.0.1:{port}?db=x", f"redis://:{quoted}@127.0.0.1:{port}?nonsense=1",
+        f"redis://:{quoted}@127.0.0.1:{port}?ssl_ca_certs=nowhere",
+        f"rediss://:{quoted}@127.0.0.1:{port}?ssl_ca_certs=nowhere",
         f"rediss://:{quoted}@127.0.0.1:{port}?ssl_cert_reqs=x", f"unix://:{quoted}@/nowhere",
     ):  # fmt: skip
         result = stream_here("--state-dim", 1, "--redis", address, *options)

@@ -256,7 +256,8 @@ def stream(
     """Learn while samples come in, as CSV or JSON lines; print an estimate of each as a JSON line.
 
     With --redis, --in and --out each message is learned from once, also if the process is killed: it is acknowledged
-    only when it is in the checkpoint. SIGTERM, Ctrl-C and the end of the input save a last checkpoint.
+    only when it is in the checkpoint. SIGTERM, Ctrl-C and the end of the input save a last checkpoint. One process at a
+    time uses a checkpoint, and a group. A line or message that cannot be used is reported and skipped.
     """
     from gpssm.live.signals import Stop
 

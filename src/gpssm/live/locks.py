@@ -57,8 +57,11 @@ class Holder(NamedTuple):
         """Whether it is known not to run any more."""
         if not self.near:
             return False
-        state, started = _process(self.pid) or ("", "")
-        return state in ("", "Z", "X") or started != self.started
+        found = _process(self.pid)
+        if found is None:
+            return not _answers(self.pid)
+        state, started = found
+        return state in ("Z", "X") or started != self.started
 
 
 def _machine() -> str:
@@ -70,12 +73,23 @@ def _machine() -> str:
 
 
 def _process(pid: int) -> tuple[str, str] | None:
-    """State and time of the start; None if there is no such process."""
+    """State and time of the start; None if there is no such process, or it is not ours to look at."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
     return fields[0], fields[19]
+
+
+def _answers(pid: int) -> bool:
+    """Whether there is such a process, also one that is hidden from us."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 @contextlib.contextmanager

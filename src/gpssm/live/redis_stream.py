@@ -83,7 +83,7 @@ class Consumer:
         self._unpublished: tuple[bytes, str] | None = None
         self._unacknowledged: set[bytes] = set()
         self._quiet_since = time.monotonic()
-        self._refusal_said = False
+        self._refusal_said = self._opened = False
 
     def __enter__(self) -> "Consumer":
         """Refuses at once what cannot work, before anything is changed."""
@@ -100,12 +100,12 @@ class Consumer:
             try:
                 if not self._stop.requested:
                     self._open()
+                    self._opened = True
             except BaseException:
                 self._lock.release()
                 raise
         except RedisError as error:
-            said = self._sentence(error)
-            raise InvalidInput(f"redis: {said}; check the address, and that the server runs.") from error
+            raise InvalidInput(f"redis: {self._sentence(error)}; check what the server allows.") from error
         except TakenOver as error:
             raise InvalidInput(f"redis: {error}; use another --group.") from error
         return self
@@ -117,6 +117,8 @@ class Consumer:
 
     def run(self) -> bool:
         """Go on until asked to end; whether everything that was learned is then on disk."""
+        if not self._opened:  # asked while waiting for the lock
+            return True
         try:
             self._loop()
             return self._finish()
@@ -124,23 +126,23 @@ class Consumer:
             self._say(f"redis: {error}; what came after the last checkpoint is left to that one.")
             return False
         except StoppedLearning:
-            self._checkpoint.save(self._learner.stream)
+            self._finish()
             raise
 
     def _loop(self) -> None:
-        delay, opened = _FIRST_DELAY, True
+        delay = _FIRST_DELAY
         while not self._stop.requested:
             try:
-                if not opened:
+                if not self._opened:
                     self._open()
-                    opened = True
+                    self._opened = True
                 for messages in self._messages():
                     self._handle(messages)
                     if delay > _FIRST_DELAY:
                         self._say("redis: it works again.")
                         delay = _FIRST_DELAY
             except RedisError as error:
-                opened = False
+                self._opened = False
                 if delay == _FIRST_DELAY:
                     self._say(f"redis: {self._sentence(error)}; trying again until it works.")
                 self._stop.wait(seconds=delay)
@@ -361,19 +363,22 @@ class Consumer:
 
 
 def _connect(address: Address) -> Any:
-    """A client. (Any: its types allow for coroutines everywhere.)"""
+    """A client whose server is there. (Any: its types allow for coroutines everywhere.)"""
     try:
         # A command must not be repeated behind our back: messages whose delivery was cut off would be overtaken by
         # those that the repetition gets, and then look as if they had been learned from.
-        return Redis.from_url(
+        client = Redis.from_url(
             address.url,
             protocol=2,
             retry=Retry(NoBackoff(), 0),
             socket_timeout=_TIMEOUT,
             socket_connect_timeout=_TIMEOUT,
         )
-    except (ValueError, TypeError) as error:
-        raise InvalidInput(f"redis: {address.sentence(error)}; check the address.") from None
+        client.ping()
+    except (RedisError, OSError, ValueError, TypeError) as error:  # but the first for what is in the address
+        said = address.sentence(error)
+        raise InvalidInput(f"redis: {said}; check the address, and that the server runs.") from None
+    return client
 
 
 def _pairs(reply: Sequence[Any]) -> dict[str, Any]:
