@@ -1,13 +1,18 @@
 """`gpssm stream` on standard input, with the method of local_level.py, whose exact filter is written out here."""
 
+import contextlib
 import errno
+import importlib.util
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,12 +22,15 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+import gpssm.stream
 from gpssm.cli.main import main
 from gpssm.datasets import Series
+from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
 from gpssm.history import History
 from gpssm.live.checkpoint import Checkpoint
-from gpssm.live.records import BadRecord, Lines, Names, Sample, from_fields
+from gpssm.live.locks import Holder, locked
+from gpssm.live.records import LONGEST, BadRecord, Lines, Names, Sample, from_fields
 from gpssm.methods.envi import EnVI
 from gpssm.methods.last_value import LastValue
 from gpssm.methods.start import begin as begin_envi
@@ -217,6 +225,81 @@ def test_what_is_wrong_with_a_message(fields: dict[bytes, bytes], message: str) 
     assert message in str(caught.value)
 
 
+BAD_LINES = {
+    "carriage returns alone": b"t,y\r1,2\r3,4\r",
+    "a thousand lists": b'{"y": ' + b"[" * 950 + b"]" * 950 + b"}",
+    "a thousand objects": b'{"y": ' + b'{"a":' * 950 + b"1" + b"}" * 950 + b"}",
+    "a bare nest": b"[" * 950 + b"]" * 950,
+    "deeper than JSON goes": b'{"y": ' + b"[" * 100_000,
+    "5000 digits": b'{"y": ' + b"9" * 5000 + b"}",
+    "an integer beyond floats": b'{"y": [' + b"9" * 4000 + b"]}",
+    "NUL": b'{"y": 1\0}',
+    "a lone surrogate": b'{"y": "\\ud800"}',
+    "half a surrogate in bytes": b'{"y": "\xed\xa0\x80"}',
+    "next line": b"\x85",
+    "line separator": b"\xe2\x80\xa8",
+    "a byte-order mark": b'\xef\xbb\xbf{"y": 1}',
+    "a quotation mark": b'"1',
+    "not UTF-8": b"\xff\xfe\0",
+    "one megabyte and a byte": b'{"y": 1,' + b" " * ((1 << 20) - 14) + b'"z": 1}',
+    "good if its middle is cut out": b'{"y": 1, ' + b" " * (3 << 20) + b'"z": 1}',
+}
+
+
+def test_no_line_ends_a_stream(stream_here: Stream) -> None:
+    """Each is a sentence and one more that is skipped, wherever it comes; those around it are learned from."""
+    for first, good in (('{"y": 0}', '{"y": 1.5}'), ("t,y", "3,1.5")):
+        lines = [first.encode()]
+        for bad in BAD_LINES.values():
+            lines += [bad, good.encode()]
+        result = stream_here("--state-dim", 1, text=b"\n".join(lines))
+        *reports, summary = result.stderr.splitlines()
+        assert result.returncode == 0 and len(reports) == len(BAD_LINES), result.stderr
+        for number, report in zip(range(2, 2 * len(BAD_LINES) + 1, 2), reports, strict=True):
+            assert report.startswith(f"gpssm: line {number} skipped: ") and len(report) < 200
+        learned = len(BAD_LINES) + (first != "t,y")
+        assert f"{learned} sample(s) learned, {len(BAD_LINES)} skipped" in summary
+
+
+# Text, in a first line, is the names of columns.
+@pytest.mark.parametrize("bad", sorted(BAD_LINES.keys() - {"next line", "line separator", "not UTF-8"}))
+def test_no_line_that_could_not_be_names_ends_a_stream_at_its_start(stream_here: Stream, bad: str) -> None:
+    first = BAD_LINES[bad]
+    result = stream_here("--state-dim", 1, text=first + b'\n{"y": 2}')
+    expected = (0, 2, 0) if bad == "a byte-order mark" else (0, 1, 1)
+    learned, skipped = (int(result.stderr.splitlines()[-1].split()[i]) for i in (1, 4))
+    assert (result.returncode, learned, skipped) == expected
+
+
+def test_no_depth_is_too_deep_to_be_shown() -> None:
+    """Python reads lists that are so deep that it cannot show them."""
+    for depth in range(500, 1001):
+        for opened, closed in ("[]", ('{"y":', "}")):
+            with pytest.raises(BadRecord):
+                read(Y, f'{{"y": {opened * depth}1{closed * depth}}}')
+
+
+def test_the_memory_for_a_line_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it is; what is kept of it is too long to be taken for a line."""
+    from gpssm.cli import stream as command
+    from gpssm.live.signals import Stop
+
+    file = tmp_path / "text"
+    with file.open("wb") as made:
+        made.write(b"1\n")
+        made.truncate(64 << 20)
+        made.seek(0, os.SEEK_END)
+        made.write(b"\n2")
+    with file.open("rb") as text, Stop() as stop:
+        monkeypatch.setattr(command, "STDIN", text.fileno())
+        tracemalloc.start()
+        lengths = {number: len(line) for number, line in command._lines(stop)}
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert list(lengths) == [1, 2, 3] and lengths[1] == lengths[3] == 1 and lengths[2] > LONGEST
+    assert peak < 8 << 20
+
+
 def test_a_line_without_end_does_not_fill_the_memory(stream_here: Stream) -> None:
     """Nor hide the lines after it."""
     text = b'{"y": 1}\n' + b"0" * 5_000_000 + b'\n{"y": 2}'
@@ -334,7 +417,7 @@ def test_an_end_without_its_checkpoint_is_not_a_success(begin: Begin, tmp_path: 
     process.stdin.write(b'{"y": 1}\n')
     process.stdin.flush()
     process.stdout.readline()
-    place.rmdir()
+    shutil.rmtree(place)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 1 and b"checkpoint: cannot write" in err and err.count(b"\n") == 2
 
@@ -364,6 +447,26 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
     assert sentence.startswith(f"checkpoint: cannot write {str(file)!r} (No space left on device); going on")
     assert [path.name for path in tmp_path.iterdir()] == ["c"] and file.read_text() == "precious"
     assert checkpoint.save(Saved()) and file.read_text() == "new" and len(said) == 2 and not checkpoint.unsaved
+
+
+def test_a_state_that_cannot_be_saved_leaves_the_last_checkpoint(
+    tmp_path: Path, stream_here: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Said once; estimates go on, and the end is not a success."""
+    file = tmp_path / "c"
+    assert stream_here("--state-dim", 1, "--checkpoint", file, text="[1]").returncode == 0
+    before = file.read_bytes()
+
+    def refuse(stream: Any, path: Path) -> None:
+        raise InvalidInput("save: the state is not finite; go on from an older one.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gpssm.stream.Stream, "save", refuse)
+        result = stream_here("--checkpoint", file, "--every", 2, text=lines_of(walk(7)))
+    assert result.returncode == 1 and len(result.stdout.splitlines()) == 7 and file.read_bytes() == before
+    _, said, summary = result.stderr.splitlines()
+    assert "cannot write" in said and "(save: the state is not finite; go on from an older one); going on" in said
+    assert "7 sample(s) learned, 0 skipped" in summary
 
 
 @pytest.fixture(scope="module")
@@ -447,6 +550,84 @@ def test_a_mistake_in_the_options_is_one_line_and_exit_code_2(
     printed = capsys.readouterr()
     assert (ended.value.code, printed.out) == (2, "")
     assert message in printed.err and printed.err.count("\n") == 1
+
+
+def test_a_second_process_on_a_checkpoint_is_told_who_is_there(
+    begin: Begin, tmp_path: Path, stream_here: Stream
+) -> None:
+    """It leaves everything as it is; and a process that is killed is in nobody's way."""
+    file = tmp_path / "c"
+    process = begin("--state-dim", 1, "--checkpoint", file, "--every", 1)
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(b"[1]\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    while not file.exists():
+        time.sleep(0.01)
+    (tmp_path / ".c.half.tmp").touch()  # as if it were being saved
+    for _ in range(2):
+        result = stream_here("--checkpoint", file, text="[1]")
+        assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        assert f"checkpoint: {str(file)!r} is in use by process {process.pid} on " in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".c.half.tmp", ".c.lock", "c"]
+    process.kill()
+    process.wait()
+    result = stream_here("--checkpoint", file, text="[1]")
+    assert result.returncode == 0 and "after 1 sample(s)" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_one_lock_at_a_time(tmp_path: Path) -> None:
+    """Of many that are after it, also while its file is removed and made again; under any name of the checkpoint."""
+    (tmp_path / "link").symlink_to(tmp_path / "c")
+    inside, most, got = 0, 0, 0
+    counting = threading.Lock()
+
+    def try_often(name: str) -> None:
+        nonlocal inside, most, got
+        for _ in range(300):
+            with contextlib.suppress(InvalidInput), locked(tmp_path / name):
+                with counting:
+                    inside, got = inside + 1, got + 1
+                    most = max(most, inside)
+                time.sleep(0)
+                with counting:
+                    inside -= 1
+
+    threads = [threading.Thread(target=try_often, args=(name,)) for name in ("c", "c", "link", "link")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1 and got > 4 and [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+def test_who_has_ended_is_known() -> None:
+    """Also if somebody else has its number now, and before its parent has asked how it ended."""
+    me = Holder.this()
+    if not me.machine:
+        pytest.skip("no /proc that tells processes apart")
+    assert Holder.read(me.text) == me and me.near and not me.ended and Holder.read("nonsense") is None
+    assert me._replace(started="0").ended and not me._replace(started="0", machine="elsewhere").ended
+    with subprocess.Popen(["sleep", "60"]) as process:
+        other = me._replace(pid=process.pid, started=Path(f"/proc/{process.pid}/stat").read_text().split()[21])
+        assert not other.ended
+        process.kill()
+        while not other.ended:  # a zombie
+            time.sleep(0.001)
+    assert other.ended
+
+
+def test_killed_again_and_again_nothing_but_the_last_samples_is_learned_again(tmp_path: Path) -> None:
+    path = Path(__file__).parents[1] / "benchmarks" / "kill.py"
+    spec = importlib.util.spec_from_file_location("kill", path)
+    assert spec is not None and spec.loader is not None
+    bench = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(bench)
+    command = [*COMMAND, "--state-dim", "1"]
+    report = bench.from_stdin(tmp_path, command, samples=3000, kills=3, every=50, seed=1)
+    assert report.as_promised and report.estimates == 3000, report
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["alone", "killed", "log"]
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path, stream_here: Stream) -> None:

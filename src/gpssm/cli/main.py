@@ -263,17 +263,23 @@ def stream(
     every: Annotated[int, typer.Option(min=1, help="Samples between two checkpoints.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of a new stream.")] = 0,
     redis: Annotated[
-        str | None, typer.Option(metavar="URL", help="Read a Redis Stream instead of standard input.")
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Read a Redis Stream instead of standard input. An address with a password is better put into the "
+            "environment variable GPSSM_REDIS_URL, which is used if only --in and --out are given.",
+        ),
     ] = None,
     source: Annotated[str | None, typer.Option("--in", help="Redis Stream of the samples.")] = None,
     target: Annotated[str | None, typer.Option("--out", help="Redis Stream for the estimates.")] = None,
-    group: Annotated[str, typer.Option(help="Consumer group, of this process alone.")] = "gpssm",
+    group: Annotated[str, typer.Option(help="Consumer group, of one process at a time.")] = "gpssm",
     consumer: Annotated[str, typer.Option(help="Name in the group, the same at every start.")] = "gpssm",
 ) -> None:
     """Learn while samples come in, as CSV or JSON lines; print an estimate of each as a JSON line.
 
     With --redis, --in and --out each message is learned from once, also if the process is killed: it is acknowledged
-    only when it is in the checkpoint. SIGTERM, Ctrl-C and the end of the input save a last checkpoint.
+    only when it is in the checkpoint. SIGTERM, Ctrl-C and the end of the input save a last checkpoint. One process at a
+    time uses a checkpoint, and a group. A line or message that cannot be used is reported and skipped.
     """
     from gpssm.live.signals import Stop
 

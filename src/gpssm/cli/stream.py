@@ -16,17 +16,18 @@ import typer
 
 from gpssm.cli.files import check_target, load_saved, split
 from gpssm.errors import InvalidInput
+from gpssm.live.address import VARIABLE, Address
 from gpssm.live.checkpoint import Checkpoint, remove_leftovers
-from gpssm.live.learner import Learner
-from gpssm.live.records import Lines, Names
+from gpssm.live.learner import Learner, StoppedLearning
+from gpssm.live.locks import locked
+from gpssm.live.records import LONGEST, Lines, Names
 from gpssm.live.signals import Stop
 from gpssm.posterior import Posterior
 from gpssm.stream import Stream
 
 STDIN, STDOUT = 0, 1
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-NOT_SAVED = 1
-LONGEST_LINE = 1 << 20  # bytes; what is beyond is cut off, and the line then bad
+NOT_SAVED, REFUSED = 1, 2
 OUTPUTS = ("y",)
 """Names that are looked for if neither the user nor a model says any."""
 
@@ -58,21 +59,29 @@ class RedisChoices(NamedTuple):
 
 def run(choices: Choices, redis: RedisChoices, stop: Stop) -> None:
     """Start or resume, learn until the end, save, sum up."""
-    _check_redis(redis, choices.checkpoint)
-    if choices.checkpoint is not None:
-        _check_checkpoint(choices.checkpoint)
+    address = _check_redis(redis, choices.checkpoint)
+    with _checked(choices.checkpoint):
+        raise typer.Exit(_run(choices, redis, address, stop))
+
+
+def _run(choices: Choices, redis: RedisChoices, address: Address | None, stop: Stop) -> int:
     started = time.perf_counter()
     model = None if choices.model is None else load_saved("model", choices.model)
     names = _names(choices, model)
     learner = Learner(_resume(choices.checkpoint) or _start(choices, model), choices.forecast, say)
     checkpoint = Checkpoint(choices.checkpoint, choices.every, say)
-    if redis.url is None:
-        saved = _learn_from_lines(names, learner, checkpoint, stop)
-    else:
-        saved = _learn_from_redis(redis, names, learner, checkpoint, stop)
+    try:
+        if address is None:
+            saved = _learn_from_lines(names, learner, checkpoint, stop)
+        else:
+            saved = _learn_from_redis(redis, address, names, learner, checkpoint, stop)
+        code = INTERRUPTED if stop.number == signal.SIGINT else 0 if saved else NOT_SAVED
+    except StoppedLearning as error:
+        say(str(error))
+        code = REFUSED
     seconds = time.perf_counter() - started
     say(f"{learner.learned} sample(s) learned, {learner.skipped} skipped, {seconds:.1f} s.")
-    raise typer.Exit(INTERRUPTED if stop.number == signal.SIGINT else 0 if saved else NOT_SAVED)
+    return code
 
 
 def say(text: str) -> None:
@@ -107,8 +116,10 @@ def _lines(stop: Stop) -> Iterator[tuple[int, bytes]]:
     while more and stop.wait(reading=STDIN) and not stop.requested:
         chunk = os.read(STDIN, 1 << 16)
         more = bool(chunk)
+        if len(rest) > LONGEST and b"\n" not in chunk:
+            chunk = b""  # of a line that is too long already
         *lines, rest = (rest + chunk).split(b"\n")
-        rest = rest[:LONGEST_LINE]
+        rest = rest[: LONGEST + 1]
         if rest and not more:
             lines.append(rest)
         for line in lines:
@@ -124,34 +135,52 @@ def _write(data: bytes, stop: Stop) -> None:
         data = data[os.write(STDOUT, data[: select.PIPE_BUF]) :]  # as much as cannot block
 
 
-def _learn_from_redis(redis: RedisChoices, names: Names, learner: Learner, checkpoint: Checkpoint, stop: Stop) -> bool:
+def _learn_from_redis(
+    redis: RedisChoices, address: Address, names: Names, learner: Learner, checkpoint: Checkpoint, stop: Stop
+) -> bool:
     from gpssm.live.redis_stream import Consumer, Route
 
-    assert redis.url is not None and redis.source is not None and redis.target is not None
-    route = Route(redis.url, redis.source, redis.target, redis.group, redis.consumer)
-    return Consumer(route, names, learner, checkpoint, stop, say).run()
+    assert redis.source is not None and redis.target is not None
+    route = Route(address, redis.source, redis.target, redis.group, redis.consumer)
+    with Consumer(route, names, learner, checkpoint, stop, say) as consumer:
+        return consumer.run()
 
 
-def _check_redis(redis: RedisChoices, checkpoint: Path | None) -> None:
-    if redis.url is None:
-        for name, value in (("in", redis.source), ("out", redis.target)):
+def _check_redis(redis: RedisChoices, checkpoint: Path | None) -> Address | None:
+    """The server's address, if one is to be used."""
+    streams = {"in": redis.source, "out": redis.target}
+    # Streams without an address have that of the environment; without streams that is meant for somebody else.
+    url = redis.url or (os.environ.get(VARIABLE) if any(streams.values()) else None)
+    if not url:
+        for name, value in streams.items():
             if value is not None:
-                raise InvalidInput(f"{name}: {value!r} given without --redis; expected the address of a server, too.")
-        return
+                raise InvalidInput(
+                    f"{name}: {value!r} given without --redis; expected the address of a server, too, there or in the "
+                    f"environment variable {VARIABLE}."
+                )
+        return None
     if redis.source is None or redis.target is None or redis.source == redis.target:
         raise InvalidInput("redis: expected the names of two streams, --in for samples and --out for estimates.")
     if checkpoint is None:
         raise InvalidInput("redis: expected --checkpoint, the file that knows which messages were learned from.")
     if importlib.util.find_spec("redis") is None:
         raise InvalidInput("redis: the Python package redis is not installed; run pip install 'gpssm[live]'.")
+    return Address(url)
 
 
-def _check_checkpoint(path: Path) -> None:
+@contextlib.contextmanager
+def _checked(checkpoint: Path | None) -> Iterator[None]:
+    """With a file that can be written to, by nobody but us."""
+    if checkpoint is None:
+        yield
+        return
     try:
-        check_target(path)
+        check_target(checkpoint)
     except InvalidInput as error:
         raise InvalidInput(str(error).replace("out:", "checkpoint:", 1)) from error
-    remove_leftovers(path)
+    with locked(checkpoint):
+        remove_leftovers(checkpoint)
+        yield
 
 
 def _check_width(stream: Stream, outputs: int, inputs: int) -> None:

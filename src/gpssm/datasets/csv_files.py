@@ -33,6 +33,7 @@ MISSING = ("", "nan", "na", "n/a", "null", "none")
 
 _SEPARATORS = "\t;,"  # in the order they are tried: a decimal comma must not pass for a separator
 _SHOWN = 20  # column names listed in an error
+_LONGEST_SHOWN = 60  # characters of each
 
 
 class Table(NamedTuple):
@@ -282,4 +283,7 @@ def number_in(cell: str, decimal_comma: bool) -> float | None:
 
 
 def _listing(names: Sequence[object]) -> str:
-    return ", ".join(map(repr, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
+    shown = (
+        text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..." for text in map(repr, names[:_SHOWN])
+    )
+    return ", ".join(shown) + (", ..." if len(names) > _SHOWN else "")

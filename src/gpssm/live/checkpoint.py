@@ -4,11 +4,12 @@ import glob
 from collections.abc import Callable
 from pathlib import Path
 
+from gpssm.errors import InvalidInput
 from gpssm.stream import Stream
 
 
 class Checkpoint:
-    """Saves a stream every so many records; a disk that is full is said once, and tried again."""
+    """Saves a stream every so many records; a failure is said once, and tried again."""
 
     def __init__(self, path: Path | None, every: int, say: Callable[[str], None]) -> None:
         """Without a path nothing is ever saved."""
@@ -30,9 +31,9 @@ class Checkpoint:
             return True
         try:
             stream.save(self._path)
-        except OSError as error:
+        except (OSError, InvalidInput) as error:  # the latter for a state that is no state to go on from
             if not self._failing:
-                reason = error.strerror or str(error)
+                reason = (getattr(error, "strerror", None) or str(error)).rstrip(".")
                 self._say(f"checkpoint: cannot write {str(self._path)!r} ({reason}); going on, and trying again later.")
             self._failing = True
             return False

@@ -14,6 +14,10 @@ from gpssm.stream import Estimate, Stream
 NDArray = np.ndarray
 
 
+class StoppedLearning(InvalidInput):
+    """What comes must not be learned from; what was learned before is saved."""
+
+
 class Learner:
     """Learns from good records, and reports bad ones."""
 
@@ -54,7 +58,9 @@ class Learner:
         if self.stream.output_dim is not None and all(map(math.isnan, sample.outputs)):
             outputs = None  # a single null stands for all channels of a list
         try:
-            return self.stream.learn_one(outputs, sample.inputs or None)
+            # Numbers near the largest overflow; that is seen in the estimate, and not said by NumPy, too.
+            with np.errstate(all="ignore"):
+                return self.stream.learn_one(outputs, sample.inputs or None)
         except InvalidInput as error:  # of another width than those before, or an input that is missing
             raise BadRecord(str(error)) from error
 

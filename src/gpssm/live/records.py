@@ -5,21 +5,29 @@
     [1.2, 0.7]                 JSON, where there are no inputs: the outputs
     XADD sensors * u 0.3 y 1.2 Redis; a field may hold a JSON list, too
 
-NaN, null and an empty cell are missing. A record that cannot be used is a `BadRecord`, and the next may be good.
+NaN, null and an empty cell are missing. A record that cannot be used is a `BadRecord`, and the next may be good:
+whatever a line holds, it ends nothing but itself.
 """
 
 import csv
 import json
 import math
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpssm.datasets.csv_files import Table, check_used_once, find_all, number_in, separator_of
 from gpssm.errors import InvalidInput
 
+LONGEST = 1 << 20
+"""Bytes of a line; of one that is longer, no more than a byte beyond need be kept."""
 _INPUT = "standard input"
 _SAMPLED = 10_000  # characters of the first line that tell the separator
 _SHOWN = 60  # characters of a bad value that are repeated in its error
+# Not `repr`: it follows a list as deep as that goes, and spells out what is then cut off.
+_brief = reprlib.Repr()
+_brief.maxlevel, _brief.maxlist, _brief.maxdict = 4, 20, 20
+_brief.maxstring = _brief.maxlong = _brief.maxother = 2 * _SHOWN
 
 
 class BadRecord(InvalidInput):
@@ -51,6 +59,8 @@ class Lines:
 
     def read(self, line: bytes) -> Sample | None:
         """The sample in a line; None in one that is blank, a comment before a table, or its row of names."""
+        if len(line) > LONGEST:
+            raise BadRecord(f"longer than {LONGEST} bytes; expected one sample.")
         text = _decode(line)
         if self._parse is None:
             text = text.removeprefix("\ufeff")
@@ -64,7 +74,10 @@ class Lines:
         return None if text.startswith("#") else self._begin_table(text)
 
     def _begin_table(self, first: str) -> Sample | None:
-        separator = separator_of([first[:_SAMPLED]])
+        try:
+            separator = separator_of([first[:_SAMPLED].rstrip("\r")])
+        except csv.Error as error:  # a carriage return within it, as where lines end with nothing else
+            raise _no_row(first) from error
         cells = _cells(first, separator)
         decimal_comma = separator != ","
         unnamed = all(number_in(cell, decimal_comma) is not None for cell in cells)
@@ -118,8 +131,12 @@ def _cells(line: str, separator: str) -> list[str]:
         # Strict, or a quotation mark that is never closed would pass.
         (row,) = csv.reader([line.rstrip("\r")], delimiter=separator, skipinitialspace=True, strict=True)
     except (csv.Error, ValueError) as error:
-        raise BadRecord(f"not a row of a table: {_shown(line)}.") from error
+        raise _no_row(line) from error
     return [cell.strip() for cell in row]
+
+
+def _no_row(line: str) -> BadRecord:
+    return BadRecord(f"not a row of a table: {_shown(line)}.")
 
 
 def _cell(name: str, cell: str, decimal_comma: bool) -> float:
@@ -169,5 +186,5 @@ def _finite(name: str, value: float) -> float:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = _brief.repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
