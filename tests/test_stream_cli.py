@@ -642,3 +642,20 @@ def test_nothing_learned_nothing_saved(tmp_path: Path, stream_here: Stream) -> N
         result = stream_here("--state-dim", 1, "--checkpoint", tmp_path / "c", text=text)
         assert (result.returncode, result.stdout) == (0, "") and "0 sample(s) learned" in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_an_absurd_number_is_reported_and_does_not_reach_the_checkpoint(stream_here: Stream, tmp_path: Path) -> None:
+    """Estimates, forecasts and the file stay finite, and what was not believed is counted."""
+    values = [f"{0.1 * (t % 7):.1f}" for t in range(60)]
+    values[30] = "1e300"
+    path = tmp_path / "live.gpssm"
+    choices = ("--outputs", "y", "--state-dim", 1, "--forecast", 2, "--checkpoint", path)
+    found = stream_here(*choices, text="\n".join(["y", *values, ""]))
+    assert found.returncode == 0, found.stderr
+    lines = [json.loads(line) for line in found.stdout.splitlines()]
+    assert len(lines) == 60 and "taken as missing" in lines[30]["refused"]
+    assert [line["line"] for line in lines if "refused" in line] == [32]
+    assert "line 32: y[0]: 1e+300" in found.stderr
+    assert "60 sample(s) learned (1 of them not wholly believed), 0 skipped" in found.stderr
+    assert all(None not in line["state"]["mean"] + line["forecast"]["mean"][0] for line in lines[5:])
+    assert gpssm.load(path).refused == 1

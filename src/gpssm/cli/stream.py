@@ -80,7 +80,8 @@ def _run(choices: Choices, redis: RedisChoices, address: Address | None, stop: S
         say(str(error))
         code = REFUSED
     seconds = time.perf_counter() - started
-    say(f"{learner.learned} sample(s) learned, {learner.skipped} skipped, {seconds:.1f} s.")
+    doubted = f" ({learner.doubted} of them not wholly believed)" if learner.doubted else ""
+    say(f"{learner.learned} sample(s) learned{doubted}, {learner.skipped} skipped, {seconds:.1f} s.")
     return code
 
 

@@ -23,7 +23,7 @@ class Learner:
 
     def __init__(self, stream: Stream, horizon: int | None, say: Callable[[str], None]) -> None:
         self.stream = stream
-        self.learned = self.skipped = 0
+        self.learned = self.skipped = self.doubted = 0
         self._horizon = horizon
         self._say = say
 
@@ -32,6 +32,7 @@ class Learner:
 
         None if the record is bad, or holds no sample.
         """
+        where = f"{'message' if kind == 'id' else kind} {place}"
         try:
             sample = read()
             if sample is None:
@@ -39,7 +40,7 @@ class Learner:
             estimate = self._learn(sample)
         except BadRecord as error:
             self.skipped += 1
-            self._say(f"{'message' if kind == 'id' else kind} {place} skipped: {error}")
+            self._say(f"{where} skipped: {error}")
             return None
         self.learned += 1
         record = {
@@ -49,6 +50,10 @@ class Learner:
             "predicted": _normal(estimate.predicted_mean, estimate.predicted_std),
             "log_score": _finite(estimate.log_score),
         }
+        if estimate.refused:
+            self.doubted += 1
+            record["refused"] = estimate.refused
+            self._say(f"{where}: {estimate.refused}")
         if self._horizon is not None:
             record["forecast"] = self._forecast(self._horizon, sample.inputs)
         return json.dumps(record, allow_nan=False)
