@@ -6,7 +6,7 @@ Every method here is a pure function of the posterior, its arguments and a seed.
 import os
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm import serialization
+from gpssm.contents import Positive, shape
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble, extended, kalman, particle
@@ -39,9 +40,9 @@ NUM_PARTICLES = 1000
 class FilterSettings(NamedTuple):
     """How the fitted model filters. Hashable."""
 
-    num_members: int
+    num_members: Positive[int]
     options: ensemble.Options
-    taper: tuple[tuple[float, ...], ...] | None = None
+    taper: Annotated[tuple[tuple[float, ...], ...] | None, shape("dx dx")] = None
 
 
 class States(NamedTuple):
@@ -92,7 +93,7 @@ class Posterior:
     fixed: tuple[str, ...]
     history: History
     method: str
-    final_members: NDArray
+    final_members: Float[NDArray, "n dx"]
     """Standardised ensemble at the end of the (last) recording."""
     recording: Series = NO_RECORDING
     """The end of the (last) recording, at most `KEPT_SAMPLES` of it, with the names of its channels."""

@@ -12,7 +12,7 @@ anew, from all it has seen. Everything here is in the user's units.
 import os
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm import serialization
+from gpssm.contents import Gaps, NonNegative, shape
 from gpssm.errors import InvalidInput
 from gpssm.posterior import Forecast, Posterior
 from gpssm.precision import double_precision
@@ -112,19 +113,19 @@ class Stream:
 
     method: OnlineMethod
     seed: int = 0
-    count: int = 0
+    count: NonNegative[int] = 0
     """Samples seen, missing ones included."""
     stored: Any = None
     """The core's state when the stream was started or saved; `state` is the present one."""
-    early: list[tuple[NDArray, NDArray]] = field(default_factory=list)
+    early: list[tuple[Gaps[Float[NDArray, " dy"]], Float[NDArray, " lags*dc"]]] = field(default_factory=list)
     """The first samples, until the last time that it looks back."""
-    begun: int = 0
+    begun: NonNegative[int] = 0
     """How many of them the units come from."""
     position: str = ""
     """A reader's bookmark: where the last sample came from. Saved with the rest."""
-    input_dim: int | None = None
-    output_dim: int | None = None
-    recent: NDArray | None = None
+    input_dim: Annotated[int | None, shape("dc")] = None
+    output_dim: Annotated[int | None, shape("dy")] = None
+    recent: Float[NDArray, "lags-1 dc"] | None = None
     """(lags - 1, dc) the inputs before the next one, newest first; those before the first sample are taken to be it."""
 
     @double_precision
@@ -132,6 +133,13 @@ class Stream:
         self._packed: tuple[Array, ...] | None = None
         self._layout: _Layout | None = None
         self.state = self.stored
+
+    def check_fields(self) -> None:
+        """Refuse a state that another method has left in a file, and one of which it is not known what it was fed."""
+        state = getattr(self.stored, "states", self.stored)
+        known = get_type_hints(type(self.method).step)["state"]
+        if self.stored is not None and (not isinstance(state, known) or None in (self.input_dim, self.output_dim)):
+            raise InvalidInput(f"stored: a {type(state).__name__} of unknown width; expected a state of {self.method}.")
 
     @property
     @double_precision

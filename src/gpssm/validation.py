@@ -8,6 +8,8 @@ import numpy as np
 from gpssm.errors import InvalidInput
 
 NDArray = np.ndarray
+# A variance, or one for every channel.
+VariancesLike = float | NDArray | list[float] | tuple[float, ...]
 
 # A channel whose spread is below this share of its size is constant to rounding.
 CONSTANT = 1e-12
