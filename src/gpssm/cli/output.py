@@ -1,6 +1,7 @@
 """What commands print, and what they take."""
 
 import csv
+import io
 import json
 import math
 import sys
@@ -8,17 +9,25 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from rich.console import Console
 from rich.status import Status
 
+from gpssm.atomic import write_atomically
 from gpssm.errors import InvalidInput
 from gpssm.progress import Watch, describe
 
 NDArray = np.ndarray
 Choice = TypeVar("Choice", bound=str)
+
+
+def save_figure(figure: Any, path: Path, dpi: int) -> None:
+    """A drawing as a file that is whole or absent."""
+    image = io.BytesIO()
+    figure.savefig(image, format=path.suffix.removeprefix("."), dpi=dpi)
+    write_atomically(path, image.getvalue())
 
 
 def print_json(value: object) -> None:
