@@ -75,7 +75,7 @@ class InvalidFile(InvalidInput):
 
 
 class _Foreign(InvalidInput):
-    """A file that something else has written."""
+    """A file that this version has not written like that."""
 
 
 class _Content(NamedTuple):
@@ -143,13 +143,10 @@ def _read(source: Path) -> _Content:
             raise _Foreign("is not a gpssm model")
         version = first.split(b" ")[1].decode("latin-1")
         if version != str(FORMAT_VERSION):
-            raise _Foreign(
-                f"has format version {version[:10]!r}, this gpssm reads versions 2 and {FORMAT_VERSION}; "
-                "load it with the version that wrote it, or fit again"
-            )
+            raise _other_version(version)
         data = stream.read()
     if first != _first_line(data):
-        raise InvalidInput("its checksum differs: it was changed, or is incomplete")
+        raise _Foreign("is damaged or incomplete (checksum differs); use another copy")
     line, _, rest = data.partition(b"\n")
     header = _header(line, {"arrays", "tree"})
     return _Content(header["tree"], _arrays(rest, header["arrays"]))
@@ -157,11 +154,18 @@ def _read(source: Path) -> _Content:
 
 def _read_previous(line: bytes, payload: bytes) -> _Content:
     header = _header(line, {"format", "version", "sha256", "arrays", "tree"})
-    if header["format"] != _MAGIC or header["version"] != 2:
-        raise _Foreign("is not a gpssm model")
+    if header["version"] != 2:
+        raise _other_version(header["version"])
     if hashlib.sha256(payload).hexdigest() != header["sha256"]:
-        raise InvalidInput("its checksum differs: it was changed, or is incomplete")
+        raise _Foreign("is damaged or incomplete (checksum differs); use another copy")
     return _Content(header["tree"], _arrays(payload, header["arrays"]))
+
+
+def _other_version(version: Any) -> _Foreign:
+    return _Foreign(
+        f"has format version {ascii(version)[:20]}, this gpssm reads versions 2 and {FORMAT_VERSION}; "
+        "load it with the version that wrote it, or fit again"
+    )
 
 
 def _header(line: bytes, keys: set[str]) -> dict[str, Any]:
@@ -298,7 +302,7 @@ def _build(value: Any) -> Any:
 def _class(name: Any) -> type:
     found = _find_class(name) if isinstance(name, str) else None
     if found is None or not contents.has_fields(found):
-        raise InvalidInput(f"it contains a {str(name)[:60]!r}, which this gpssm does not know")
+        raise InvalidInput(f"it contains {str(name)[:60]!r}, which this gpssm does not know")
     return found
 
 
