@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from gpssm import validation, windows
 from gpssm.datasets import Series, from_csv, to_csv
+from gpssm.datasets.csv_files import separator_of
 from gpssm.datasets.series import SeriesList
 from gpssm.errors import InvalidInput
 
@@ -65,6 +66,12 @@ def test_bytes_as_a_recording(file: Path, data: bytes, outputs: Any) -> None:
 def test_text_as_a_recording(file: Path, text: str, outputs: Any, inputs: Any, id: Any) -> None:
     file.write_text(text, errors="replace")
     used_or_refused(file, outputs, inputs, id)
+
+
+@anything
+@given(lines=st.lists(st.text(), min_size=1), odd=st.sampled_from(["", "a\rb", '"a', '"a"b']))
+def test_any_lines_have_a_separator(lines: list[str], odd: str) -> None:
+    assert separator_of([odd + lines[0], *lines[1:]]) in "\t;,"
 
 
 @anything

@@ -15,7 +15,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar, Union
 
 import numpy as np
 
@@ -92,6 +92,10 @@ class Renamed(NamedTuple):
     names: Mapping[str, str]
 
 
+class Carried(Protocol):
+    """Any object of this package: `Annotated[Any, Carried]`, as a protocol with members asks for those."""
+
+
 def shape(*alternatives: str, or_empty: bool = False) -> Shape:
     """Sizes for an annotation that cannot name them itself."""
     return Shape(alternatives, or_empty)
@@ -166,7 +170,7 @@ class _Walk:
         if typing.get_origin(hint) is Annotated:
             hint, *marks = typing.get_args(hint)
             self._marked(value, hint, marks, place)
-        elif typing.get_origin(hint) in (Union, types.UnionType):
+        elif len(_alternatives(hint)) > 1:
             self.visit(value, _member(value, hint, place), place)
         elif not _fits(value, hint):
             raise _refused(place, _described(value), _named(hint))
@@ -202,10 +206,10 @@ class _Walk:
                 place = place._replace(axes=(*place.axes, place.size(mark.size)))
             elif isinstance(mark, Renamed):
                 place = place._replace(inner={own: place.size(name) for own, name in mark.names.items()})
+            elif _is_type(mark) and not any(_fits(value, kind) for kind in _alternatives(mark)):
+                raise _refused(place, _described(value), _named(mark))
         self.visit(value, hint, place)
         for mark in marks:
-            if typing.get_origin(mark) is Literal:
-                self.visit(value, mark, place)
             if isinstance(mark, Shape) and value is not None:
                 self._shape(_sizes_of(value), mark, place if _is_array(value) else place._replace(axes=()))
 
@@ -291,6 +295,21 @@ def _needed(kind: type) -> frozenset[str]:
     return frozenset(f.name for f in fields if f.default is missing and f.default_factory is missing)
 
 
+def _is_type(mark: Any) -> bool:
+    """Whether a mark is one more type that a value must be of."""
+    return any(typing.get_origin(kind) is Literal or hasattr(kind, "_is_protocol") for kind in _alternatives(mark))
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """The types of which a value may be."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+@cache
+def _members(protocol: type) -> frozenset[str]:
+    return frozenset(name for name in vars(protocol) if not name.startswith("_"))
+
+
 def _kind(value: Any) -> type:
     return value.kind if isinstance(value, Parsed) else type(value)
 
@@ -301,7 +320,7 @@ def _is_array(value: Any) -> bool:
 
 def _member(value: Any, hint: Any, place: _Place) -> Any:
     """The one of several types that the value is of."""
-    for member in typing.get_args(hint):
+    for member in _alternatives(hint):
         bare = typing.get_args(member)[0] if typing.get_origin(member) is Annotated else member
         if _fits(value, bare):
             return member
@@ -328,7 +347,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if getattr(hint, "_is_protocol", False):
-        return isinstance(value, Parsed)
+        return isinstance(value, Parsed) and _members(hint) <= {*dir(value.kind), *field_names(value.kind)}
     return issubclass(_kind(value), hint)
 
 

@@ -116,6 +116,8 @@ def load(path: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any
         raise FileNotFoundError(f"path: there is no file {str(source)!r}.")
     try:
         parsed = _parse(_read(source), dict(functions or {}))
+        if not isinstance(parsed, Parsed) or not hasattr(parsed.kind, "save"):
+            raise _Foreign("holds no model")
         contents.check(parsed)
         return _build(parsed)
     except _MissingFunction:

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm import serialization
-from gpssm.contents import Gaps, NonNegative, shape
+from gpssm.contents import Carried, Gaps, NonNegative, shape
 from gpssm.errors import InvalidInput
 from gpssm.posterior import Forecast, Posterior
 from gpssm.precision import double_precision
@@ -115,7 +115,7 @@ class Stream:
     seed: int = 0
     count: NonNegative[int] = 0
     """Samples seen, missing ones included."""
-    stored: Any = None
+    stored: Annotated[Any, Carried | None] = None
     """The core's state when the stream was started or saved; `state` is the present one."""
     early: list[tuple[Gaps[Float[NDArray, " dy"]], Float[NDArray, " lags*dc"]]] = field(default_factory=list)
     """The first samples, until the last time that it looks back."""

@@ -192,7 +192,10 @@ def _read(path: PathType) -> Table:
 def separator_of(sample: list[str]) -> str:
     """The first that cuts every line into the same number of cells, or else one that is in the first line."""
     for separator in _SEPARATORS:
-        widths = {len(row) for row in csv.reader(sample, delimiter=separator, skipinitialspace=True)}
+        try:
+            widths = {len(row) for row in csv.reader(sample, delimiter=separator, skipinitialspace=True)}
+        except csv.Error:  # no separator at all, or the reader of all lines will say what is wrong
+            continue
         if len(widths) == 1 and widths != {1}:
             return separator
     return next((separator for separator in _SEPARATORS if separator in sample[0]), ",")

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gpssm.contents import Stacked
+from gpssm.contents import Carried, Stacked
 from gpssm.stream import Info
 
 
@@ -40,7 +40,7 @@ def beginnings(with_past: bool) -> tuple[Beginning, ...]:
 class Trial(eqx.Module):
     """The states of all beginnings, stacked, and the log-likelihood of what each has predicted."""
 
-    states: Annotated[Any, Stacked("b")]
+    states: Annotated[Any, Carried, Stacked("b")]
     evidence: Float[Array, " b"]
 
     @classmethod

@@ -7,7 +7,7 @@
 A model works in standardised units throughout; `gpssm.scaling` translates to the user's.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import equinox as eqx
 import jax
@@ -111,6 +111,27 @@ class Transition(eqx.Module):
         return jnp.sum(jax.vmap(lambda gp: gp.kl())(self.gp))
 
 
+class TransitionLike(Protocol):
+    """What a model asks of its f."""
+
+    @property
+    def state_dim(self) -> int: ...
+
+    @property
+    def num_inducing(self) -> int: ...
+
+    @property
+    def correlated(self) -> bool: ...
+
+    def prior(self) -> Any: ...
+
+    def draw(self, prior: Any, eps: Float[Array, "dx m"]) -> Float[Array, "dx m"]: ...
+
+    def marginal(self) -> Any: ...
+
+    def kl(self) -> Float[Array, ""]: ...
+
+
 class DiagonalNoise(eqx.Module):
     """`N(0, diag(variance))`. Parameter: `variance` (n,)."""
 
@@ -168,7 +189,7 @@ class InitialState(eqx.Module):
 class GPSSM(eqx.Module):
     """All that is learned. Names of its parameters are the dotted paths of its fields."""
 
-    transition: Any
+    transition: Annotated[Any, TransitionLike]
     """A `Transition`, or what has its methods and properties: `models.neural.NeuralTransition`."""
     process_noise: Annotated[DiagonalNoise | FullNoise, renamed(n="dx")]
     emission: LinearEmission | FunctionEmission
