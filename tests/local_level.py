@@ -79,6 +79,10 @@ class LocalLevel:
         raise NotImplementedError
 
     @staticmethod
+    def process_noise(state: Level) -> Any:
+        raise NotImplementedError
+
+    @staticmethod
     def posterior(state: Level) -> Any:
         raise NotImplementedError
 

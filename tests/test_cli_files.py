@@ -9,6 +9,7 @@ import pty
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -19,7 +20,8 @@ import numpy as np
 import pytest
 
 import gpssm
-from gpssm import evaluation, metrics
+from gpssm import atomic, evaluation, metrics
+from gpssm.cli import runtime
 from gpssm.cli.main import main
 from gpssm.datasets import columns, from_csv, kink, to_csv
 from gpssm.methods.arx import ARX
@@ -401,9 +403,9 @@ def test_states_beyond_the_largest_number_say_so(unstable: Path, tmp_path: Path)
 
 @pytest.fixture(scope="session")
 def damaged(folder: Path, arx: Path) -> None:
-    header, _, body = arx.read_bytes().partition(b"\n")
-    (folder / "damaged.gpssm").write_bytes(header + b"\n" + body[:-1])
-    (folder / "header.gpssm").write_bytes(header.replace(b'"scaling"', b'"scalinh"') + b"\n" + body)
+    data = arx.read_bytes()
+    (folder / "damaged.gpssm").write_bytes(data[:-1])
+    (folder / "header.gpssm").write_bytes(data.replace(b'"scaling"', b'"scalinh"'))
 
 
 def test_a_model_with_functions_is_for_python(envi: Path, tmp_path: Path) -> None:
@@ -423,8 +425,83 @@ def test_a_full_disk_leaves_what_was_there(folder: Path, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(os, "fsync", full)
     result = run("fit", folder / "train.csv", "--outputs", "level", "--method", "LastValue", "-o", out)
-    assert (result.code, result.out) == (2, "") and "No space left" in result.err and result.err.count("\n") == 1
+    assert (result.code, result.out) == (1, "") and "the model is lost" in result.err and result.err.count("\n") == 1
+    assert f"cannot write {str(out)!r} (No space left on device), nor " in result.err
     assert [path.name for path in tmp_path.iterdir()] == ["m.gpssm"] and out.read_text() == "precious"
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+@pytest.mark.parametrize("full", [["full"], ["full", "here"], ["gone"]])
+def test_a_fit_is_not_lost_with_its_place(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], full: list[str]
+) -> None:
+    """A disk that is full, or is not there any more, when the fit has ended."""
+    places = {name: tmp_path / name for name in ("full", "here", "temporary")}
+    for directory in places.values():
+        directory.mkdir()
+    out = places["full"] / "m.gpssm"
+    write = atomic._write
+
+    def fail(place: Path, *arguments: Any) -> None:
+        if place.parent.name in full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if full == ["gone"] and out.parent.exists():
+            out.parent.rmdir()
+        write(place, *arguments)
+
+    monkeypatch.chdir(places["here"])
+    monkeypatch.setattr(tempfile, "tempdir", str(places["temporary"]))
+    monkeypatch.setattr(atomic, "_write", fail)
+    fit = ("fit", folder / "train.csv", "--outputs", "level", "--method", "LastValue")
+    result = run(*fit, *options, "-o", out)
+    (found,) = tmp_path.rglob("m-*.gpssm")
+    assert found.parent.name == ("temporary" if "here" in full else "here")
+    assert result.code == 1 and result.err.count("\n") == 1
+    assert f"cannot write {str(out)!r} (" in result.err and f"the model is in {str(found)!r} instead" in result.err
+    assert str(found) in result.out and not out.exists()
+    assert gpssm.load(found).method == "LastValue"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="as Linux limits files")
+def test_a_file_that_may_not_grow_is_named(folder: Path, tmp_path: Path) -> None:
+    """In a process of its own, whose files are limited as by a quota."""
+    out = tmp_path / "m.gpssm"
+    fit = ("fit", folder / "train.csv", "--outputs", "level", "--method", "LastValue", "-o", out)
+    script = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
+        f"sys.argv = {['gpssm', *map(str, fit)]!r}\n"
+        "from gpssm.cli.main import main\n"
+        "main()\n"
+    )
+    environment = os.environ | {"TMPDIR": str(tmp_path), "JAX_ENABLE_COMPILATION_CACHE": "0"}
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == f"gpssm: cannot write {str(out)!r} (File too large); the model is lost.\n"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("link", ["dangling", "loop"])
+def test_a_link_that_leads_nowhere_is_refused_before_the_fit(folder: Path, tmp_path: Path, link: str) -> None:
+    out = tmp_path / link
+    out.symlink_to("nowhere" if link == "dangling" else link)
+    result = run("fit", folder / "train.csv", "--outputs", "level", "-o", out)
+    assert (result.code, result.out) == (2, "") and result.err.count("\n") == 1
+    assert f"out: cannot write {str(out)!r} (a symbolic link " in result.err and out.is_symlink()
+
+
+def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None, raising=False)
+    for name in ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    runtime.prepare()
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
 
 
 class Terminal:

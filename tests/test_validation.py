@@ -1,5 +1,6 @@
 """Bad input: a ValueError that names the argument and says what is expected, before anything is compiled."""
 
+import hashlib
 import json
 
 import jax
@@ -328,7 +329,7 @@ def untrained(emission=None, num_members=8):
         fixed=("emission.weight",),
         history=History(step=[25], elbo=[-3.5], terms={"likelihood": [-1.0]}),
         method="EnVI",
-        final_members=np.arange(16.0).reshape(8, 2),
+        final_members=np.arange(16.0).reshape(-1, method.state_dim),
     )
 
 
@@ -427,16 +428,20 @@ def test_a_model_with_one_wrong_byte(path, saved):
 
 
 def rewrite(path, saved, **changes):
-    header, payload = saved.split(b"\n", 1)
-    path.write_bytes(json.dumps(json.loads(header) | changes).encode() + b"\n" + payload)
+    """With a checksum that is right."""
+    _, header, payload = saved.split(b"\n", 2)
+    data = json.dumps(json.loads(header) | changes).encode() + b"\n" + payload
+    path.write_bytes(f"gpssm-model 3 {hashlib.sha256(data).hexdigest()}\n".encode() + data)
 
 
 def test_a_model_of_another_format_version(path, saved):
-    rewrite(path, saved, version=999)
-    message = refused(lambda: gpssm.load(path))
-    assert message.startswith("path: ")
-    assert "has format version 999" in message
-    assert "reads version 2" in message
+    old = b'{"format": "gpssm-model", "version": 999, "sha256": "", "arrays": 0, "tree": null}\n'
+    for content in (saved.replace(b"gpssm-model 3 ", b"gpssm-model 999 "), old):
+        path.write_bytes(content)
+        message = refused(lambda: gpssm.load(path))
+        assert message.startswith("path: ")
+        assert "has format version" in message and "999" in message
+        assert "reads versions 2 and 3" in message
 
 
 def test_a_model_with_an_unknown_part(path, saved):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
+from gpssm.contents import Gaps, NonNegative, Positive
 from gpssm.validation import CONSTANT
 
 NDArray = np.ndarray
@@ -35,22 +36,22 @@ _NONE = np.zeros(1 << 16, bool)  # more channels than anybody has
 class Gate(NamedTuple):
     """The range of every channel. `admit` returns the next one."""
 
-    centre: Float[NDArray, " d"]
-    reach: Float[NDArray, " d"]
+    centre: Float[NDArray, " c"]
+    reach: Gaps[Float[NDArray, " c"]]
     """NaN where nothing is known: then anything goes."""
-    least: Float[NDArray, " d"]
+    least: Positive[Float[NDArray, " c"]]
     """That `reach` never falls below, however long a channel rests."""
-    samples: int = 0
+    samples: NonNegative[int] = 0
 
     @classmethod
-    def around(cls, centre: Float[NDArray, " d"], reach: Float[NDArray, " d"]) -> "Gate":
+    def around(cls, centre: Float[NDArray, " c"], reach: Float[NDArray, " c"]) -> "Gate":
         """A range whose centre and reach are known, if roughly."""
         known = np.isfinite(reach) & np.isfinite(centre)
         reach = np.where(known, np.clip(reach, SMALLEST, LARGEST), np.nan)
         return cls(np.where(known, centre, 0.0), reach, np.where(known, reach, SMALLEST))
 
     @classmethod
-    def of(cls, rows: Float[NDArray, "t d"], least: float = 0.0) -> "Gate":
+    def of(cls, rows: Float[NDArray, "t c"], least: float = 0.0) -> "Gate":
         """The range of some samples, most of which can be believed; NaN where a value is missing.
 
         `least` is a reach that is always allowed. A channel of which nothing was seen has none.
@@ -67,7 +68,7 @@ class Gate(NamedTuple):
                 reach[channel] = _at_rest(centre[channel])
         return cls.around(centre, np.maximum(reach, least))
 
-    def outside(self, rows: Float[NDArray, "t d"]) -> Bool[NDArray, "t d"]:
+    def outside(self, rows: Float[NDArray, "t c"]) -> Bool[NDArray, "t c"]:
         """Which values of the samples it was made of cannot be believed: those out of range, and lone spikes.
 
         One of a few samples that differs from both its neighbours would decide all units. (What rises or jumps does
@@ -81,7 +82,7 @@ class Gate(NamedTuple):
         lone = np.abs(rows - np.median(np.where(missing, 0.0, near), axis=0)) > _SPIKE * self.reach
         return (np.abs(rows - self.centre) > FAR * self.reach) | (lone & ~missing)
 
-    def admit(self, values: Float[NDArray, " d"]) -> "tuple[Bool[NDArray, ' d'], Gate]":
+    def admit(self, values: Float[NDArray, " c"]) -> "tuple[Bool[NDArray, ' c'], Gate]":
         """Which of the values are outside, and the range for the next; a missing one (NaN) is not."""
         deviation = values - self.centre
         size = np.abs(deviation)

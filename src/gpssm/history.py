@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from gpssm.contents import Unbounded
+
 
 class Progress(NamedTuple):
     """What a watcher of a fit is told after every chunk of steps.
@@ -28,13 +30,13 @@ class History:
     """One entry per chunk of steps. `elbo` and `terms` are in nats, for outputs in the user's units."""
 
     step: list[int] = field(default_factory=list)
-    elbo: list[float] = field(default_factory=list)
-    terms: dict[str, list[float]] = field(default_factory=dict)
+    elbo: list[Unbounded[float]] = field(default_factory=list)
+    terms: dict[str, list[Unbounded[float]]] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
     converged: bool = False
     interrupted: bool = False
-    best: float = -math.inf
+    best: Unbounded[float] = -math.inf
     """The largest `elbo` of the last phase, that of the model returned."""
     compile_seconds: float = 0.0
 

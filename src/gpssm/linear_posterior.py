@@ -39,9 +39,9 @@ class LinearPosterior:
     """A fitted linear Gaussian system, in standardised units inside."""
 
     system: System
-    input_weight: NDArray
+    input_weight: Float[NDArray, "dx dc"]
     """B (dx, dc)."""
-    bias: NDArray
+    bias: Float[NDArray, " dx"]
     """b (dx,)."""
     prior: Gaussian
     """Of the state one step before the first sample of a recording."""

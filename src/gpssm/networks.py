@@ -1,6 +1,6 @@
 """Small neural networks whose weights are named parameters, for transitions and recognition models."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
@@ -8,14 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from gpssm.contents import shape
+from gpssm.errors import InvalidInput
 from gpssm.parameters import Leaf, parameter
 
 
 class Dense(eqx.Module):
     """`W x + b`. Parameters: `weight` (out, in), `bias` (out,)."""
 
-    weight: Leaf = parameter("real")
-    bias: Leaf = parameter("real")
+    weight: Annotated[Leaf, shape("o i")] = parameter("real")
+    bias: Annotated[Leaf, shape("o")] = parameter("real")
 
     @classmethod
     def start(cls, key: Array, inputs: int, outputs: int, scale: float = 1.0) -> "Dense":
@@ -38,6 +40,23 @@ class MLP(eqx.Module):
         keys = jax.random.split(key, len(sizes) - 1)
         scales = [1.0] * (len(sizes) - 2) + [last]
         return cls(tuple(Dense.start(*each) for each in zip(keys, sizes[:-1], sizes[1:], scales, strict=True)))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """From input to output, as `start` takes them."""
+        first = self.layers[0].weight.shape[-1]
+        return first, *(layer.weight.shape[-2] for layer in self.layers)
+
+    def check_fields(self) -> None:
+        """Refuse layers of a file that do not follow each other."""
+        read = tuple(layer.weight.shape[-1] for layer in self.layers)
+        if not self.layers or read != self.sizes[:-1]:
+            raise InvalidInput(f"layers: they read {read} numbers; expected as many as the layer before each writes.")
+
+    def check_ends(self, first: int, last: int) -> None:
+        """Refuse a network of a file that reads or writes other numbers than it should."""
+        if (self.sizes[0], self.sizes[-1]) != (first, last):
+            raise InvalidInput(f"network: layers of sizes {self.sizes}; expected {first} to {last}.")
 
     def __call__(self, x: Float[Array, "*n i"]) -> Float[Array, "*n o"]:
         for layer in self.layers[:-1]:

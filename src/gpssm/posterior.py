@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm import serialization
+from gpssm.contents import NonNegative, Positive, shape
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble, extended, kalman, particle
@@ -41,9 +42,9 @@ NUM_PARTICLES = 1000
 class FilterSettings(NamedTuple):
     """How the fitted model filters. Hashable."""
 
-    num_members: int
+    num_members: Positive[int]
     options: ensemble.Options
-    taper: tuple[tuple[float, ...], ...] | None = None
+    taper: Annotated[tuple[tuple[float, ...], ...] | None, shape("dx dx")] = None
 
 
 class States(NamedTuple):
@@ -140,15 +141,15 @@ class Posterior:
     fixed: tuple[str, ...]
     history: History
     method: str
-    final_members: NDArray
+    final_members: Float[NDArray, "n dx"]
     """Standardised ensemble at the end of the (last) recording."""
     recording: Series = NO_RECORDING
     """The end of the (last) recording, at most `KEPT_SAMPLES` of it, with the names of its channels."""
-    num_samples: int | None = None
+    num_samples: NonNegative[int] | None = None
     """Samples learned from, of all recordings; None in files that do not know it."""
-    input_lags: int = 1
+    input_lags: Annotated[Positive[int], shape("lags")] = 1
     """How many of the last inputs act on f."""
-    recent_inputs: NDArray | None = None
+    recent_inputs: Float[NDArray, "lags-1 dc"] | None = None
     """(lags - 1, dc) inputs at the end of the (last) recording, newest first, if there are several."""
 
     @property

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from gpssm.contents import Positive
 from gpssm.validation import CONSTANT
 
 NDArray = np.ndarray
@@ -19,11 +20,11 @@ class Scaling(NamedTuple):
     """Affine maps between the user's units and the model's, one factor per dimension."""
 
     state_shift: Float[NDArray, " dx"]
-    state_scale: Float[NDArray, " dx"]
+    state_scale: Positive[Float[NDArray, " dx"]]
     output_shift: Float[NDArray, " dy"]
-    output_scale: Float[NDArray, " dy"]
-    input_shift: Float[NDArray, " dc"]
-    input_scale: Float[NDArray, " dc"]
+    output_scale: Positive[Float[NDArray, " dy"]]
+    input_shift: Float[NDArray, " lags*dc"]
+    input_scale: Positive[Float[NDArray, " lags*dc"]]
 
     def standardise_outputs(self, outputs: A) -> A:
         return (outputs - self.output_shift) / self.output_scale

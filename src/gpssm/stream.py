@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Annotated, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm import serialization
+from gpssm.contents import Carried, Gaps, NonNegative, renamed, shape
 from gpssm.errors import InvalidInput
 from gpssm.gate import FAR, LARGEST, Gate
 from gpssm.lags import newest, with_past
@@ -135,25 +136,25 @@ class Stream:
 
     method: OnlineMethod
     seed: int = 0
-    count: int = 0
+    count: NonNegative[int] = 0
     """Samples seen, missing ones included."""
-    stored: Any = None
+    stored: Annotated[Any, Carried | None] = None
     """The core's state when the stream was started or saved; `state` is the present one."""
-    early: list[tuple[NDArray, NDArray]] = field(default_factory=list)
+    early: list[tuple[Gaps[Float[NDArray, " dy"]], Float[NDArray, " lags*dc"]]] = field(default_factory=list)
     """The first samples, until the last time that it looks back."""
-    begun: int = 0
+    begun: NonNegative[int] = 0
     """How many of them the units come from."""
     position: str = ""
     """A reader's bookmark: where the last sample came from. Saved with the rest."""
-    input_dim: int | None = None
-    output_dim: int | None = None
-    recent: NDArray | None = None
+    input_dim: Annotated[int | None, shape("dc")] = None
+    output_dim: Annotated[int | None, shape("dy")] = None
+    recent: Float[NDArray, "lags-1 dc"] | None = None
     """(lags - 1, dc) the inputs before the next one, newest first; those before the first sample are taken to be it."""
-    refused: int = 0
+    refused: NonNegative[int] = 0
     """Samples that were refused, or of which something was."""
-    gates: tuple[Gate, Gate] | None = None
+    gates: tuple[Annotated[Gate, renamed(c="dy")], Annotated[Gate, renamed(c="dc")]] | None = None
     """Range of the outputs and of the inputs; None as long as nothing is known of it."""
-    given_up: int = 0
+    given_up: NonNegative[int] = 0
     """Samples seen before the present state was started, if an earlier one had to be given up."""
 
     @double_precision
@@ -162,6 +163,13 @@ class Stream:
         self._packed: tuple[Array, ...] | None = None
         self._layout: _Layout | None = None
         self.state = self.stored
+
+    def check_fields(self) -> None:
+        """Refuse a state that another method has left in a file, and one of which it is not known what it was fed."""
+        state = getattr(self.stored, "states", self.stored)
+        known = get_type_hints(type(self.method).step)["state"]
+        if self.stored is not None and (not isinstance(state, known) or None in (self.input_dim, self.output_dim)):
+            raise InvalidInput(f"stored: a {type(state).__name__} of unknown width; expected a state of {self.method}.")
 
     @property
     @double_precision
@@ -252,12 +260,7 @@ class Stream:
     @_exclusive
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file, from which `gpssm.load` resumes bit for bit."""
-        state = jax.tree.map(np.asarray, self.state)
-        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state)):
-            raise InvalidInput(
-                f"save: the state is not finite, and {str(path)!r} is left as it was; load an earlier one."
-            )
-        self.stored = state
+        self.stored = jax.tree.map(np.asarray, self.state)
         serialization.write(path, self)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -8,23 +8,34 @@ import numpy as np
 from gpssm.errors import InvalidInput
 
 NDArray = np.ndarray
+# A variance, or one for every channel.
+VariancesLike = float | NDArray | list[float] | tuple[float, ...]
 
 # A channel whose spread is below this share of its size is constant to rounding.
 CONSTANT = 1e-12
 
 
+# What NumPy raises for anything else, and Python for a whole number that no float can hold.
+_NOT_NUMBERS = (TypeError, ValueError, OverflowError)
+
+
+def real(value: Any) -> NDArray:
+    """`value` as an array of floats, NaN where it is masked; raises one of `_NOT_NUMBERS` if there is none."""
+    if np.ma.isMaskedArray(value):
+        return np.ma.filled(value.astype(float), np.nan)
+    array = np.asarray(value)
+    if array.dtype.kind in "cmM":  # NumPy would forget half of a complex number, and take a date for a number
+        raise TypeError(f"expected real numbers, got {array.dtype}")
+    return array.astype(float)
+
+
 def matrix(name: str, value: Any, columns: int | None = None) -> NDArray:
     """`value` as a float array (rows, columns); a vector becomes one column."""
-    if np.ma.isMaskedArray(value):
-        value = np.ma.filled(value.astype(float), np.nan)
     try:
-        array = np.asarray(value)
-        array = array if array.dtype.kind == "c" else array.astype(float)
-    except (TypeError, ValueError) as error:
+        array = real(value)
+    except _NOT_NUMBERS as error:
         hint = "; several recordings go in as a list of arrays" if isinstance(value, list) else ""
         raise InvalidInput(f"{name}: expected numbers, got {_describe(value)}{hint}.") from error
-    if array.dtype.kind == "c":
-        raise InvalidInput(f"{name}: expected real numbers, got complex ones.")
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:
@@ -46,11 +57,18 @@ def is_sequence_list(value: Any) -> bool:
     if not isinstance(value, (list, tuple)) or not value:
         return False
     if not all(isinstance(item, np.ndarray) for item in value):
-        return all(isinstance(item, (list, tuple)) and item and np.ndim(item[0]) == 1 for item in value)
+        return all(isinstance(item, (list, tuple)) and item and _is_vector(item[0]) for item in value)
     if any(item.ndim != 1 for item in value):
         return all(item.ndim > 0 for item in value)
     lengths = {len(item) for item in value}
     return len(lengths) > 1 or len(value) < min(lengths)
+
+
+def _is_vector(value: Any) -> bool:
+    try:
+        return np.ndim(value) == 1
+    except ValueError:  # lists of different lengths
+        return False
 
 
 def training_data(outputs: Any, inputs: Any) -> tuple[list[NDArray], list[NDArray]]:
@@ -116,20 +134,20 @@ def arguments(x: Any, columns: int) -> NDArray:
 def positive_int(name: str, value: Any, least: int = 1) -> int:
     """`value` as an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InvalidInput(f"{name}: expected a whole number of at least {least}, got {value!r}.")
+        raise InvalidInput(f"{name}: expected a whole number of at least {least}, got {shown(value)}.")
     return int(value)
 
 
 def variances(name: str, value: Any, size: int) -> NDArray:
     """`value` as `size` positive numbers; a scalar is repeated."""
     try:
-        array = np.asarray(value, dtype=float)
-    except (TypeError, ValueError) as error:
+        array = real(value)
+    except _NOT_NUMBERS as error:
         raise InvalidInput(f"{name}: expected a variance or {size} of them, got {_describe(value)}.") from error
     if array.ndim > 1 or (array.ndim == 1 and array.shape != (size,)):
         raise InvalidInput(f"{name}: expected a variance or {size} of them, got shape {array.shape}.")
     if not np.all(np.isfinite(array)) or np.any(array <= 0):
-        raise InvalidInput(f"{name}: expected positive, finite variance(s), got {value!r}.")
+        raise InvalidInput(f"{name}: expected positive, finite variance(s), got {shown(value)}.")
     return np.broadcast_to(array, (size,)).copy()
 
 
@@ -153,6 +171,14 @@ def _check_inputs(name: str, c: NDArray, length: int) -> None:
         )
 
 
+def shown(value: Any) -> str:
+    """A value for an error: in one line, and not longer than it helps."""
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # a whole number of thousands of digits
+        return "a number of thousands of digits"
+    return f"{text[:60]}{'...' if len(text) > 60 else ''}"
+
+
 def _describe(value: Any) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text[:60]}{'...' if len(text) > 60 else ''}"
+    return f"{type(value).__name__} {shown(value)}"

@@ -7,7 +7,7 @@ from typing import get_args
 
 from rich.table import Table
 
-from gpssm.cli.output import choose, fitting, make_directory, print_json, showing, table_console
+from gpssm.cli.output import choose, fitting, make_directory, print_json, save_figure, showing, table_console
 from gpssm.datasets import car
 from gpssm.experiments import car as experiment
 from gpssm.serialization import write_atomically
@@ -86,5 +86,5 @@ def _figure(shown: dict[tuple[experiment.Emission, str], experiment.Track], path
     axes[0][0].legend(fontsize=7)
     for ax in axes[-1]:
         ax.set_xlabel("sample")
-    figure.savefig(path, dpi=110)
+    save_figure(figure, path, dpi=110)
     plt.close(figure)

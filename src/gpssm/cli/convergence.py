@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 from rich.table import Table
 
-from gpssm.cli.output import choose, fitting, make_directory, print_json, showing, table_console
+from gpssm.cli.output import choose, fitting, make_directory, print_json, save_figure, showing, table_console
 from gpssm.experiments import convergence as experiment
 from gpssm.experiments.kink import Setting
 from gpssm.serialization import write_atomically
@@ -68,5 +68,5 @@ def _figure(curves: list[experiment.Curve], path: Path) -> None:
         row[1].set(yscale="log", xscale="log")
     axes[-1][0].set_xlabel("iteration")
     axes[-1][1].set_xlabel("seconds after compilation")
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, dpi=120)
     plt.close(figure)

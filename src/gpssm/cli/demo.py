@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpssm import plots
-from gpssm.cli.output import print_json, whole_fits
+from gpssm.cli.output import print_json, save_figure, whole_fits
 from gpssm.datasets import kink, kink_function
 from gpssm.experiments import kink as experiment
 from gpssm.methods.envi import EnVI
@@ -50,7 +50,7 @@ def run(out: Path, seed: int, as_json: bool, quiet: bool) -> None:
     axes[0].set_title("What was learned, and how sure it is")
     plots.forecast(paths, past=train[-40:], future=future, ax=axes[1])
     axes[1].set_title("Forecast from the end of the recording")
-    figure.savefig(picture, dpi=130)
+    save_figure(figure, picture, dpi=130)
     fitted.save(model)
 
     if as_json:

@@ -1,11 +1,14 @@
 """Files of the user's: models, recordings by the names that a model knows, and places to write to."""
 
+import secrets
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gpssm.atomic import followed
 from gpssm.datasets.csv_files import from_csv
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
@@ -28,10 +31,6 @@ def load_saved(argument: str, path: Path) -> Any:
                 "use it in Python, with gpssm.load(path, functions=...)."
             ) from error
         raise
-    except (KeyError, TypeError, IndexError, ValueError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f"{argument}: {str(path)!r} is damaged; use another copy.") from error
 
 
 def load_model(path: Path) -> Model:
@@ -72,10 +71,36 @@ def check_target(out: Path, *read: Path | None) -> None:
     if any(path is not None and path.exists() and out.exists() and out.samefile(path) for path in read):
         raise InvalidInput(f"out: {str(out)!r} is a file that is read; expected another one.")
     try:
-        with tempfile.NamedTemporaryFile(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp"):
+        place = followed(out)
+        with tempfile.NamedTemporaryFile(dir=place.parent, prefix=f".{place.name}.", suffix=".tmp"):
             pass
     except OSError as error:
         raise InvalidInput(f"out: cannot write {str(out)!r} ({error.strerror}); choose another place.") from error
+
+
+def save_somewhere(model: Model, out: Path) -> tuple[Path, list[str]]:
+    """Save a model at `out` or else, because a fit takes long, at another place; returns which, and what failed."""
+    failures: list[str] = []
+    for place in (out, *_elsewhere(out)):
+        try:
+            model.save(place)
+        except OSError as error:
+            failures.append(f"{str(place)!r} ({error.strerror or error})")
+        else:
+            return place, failures
+    raise OSError(f"cannot write {', nor '.join(failures)}; the model is lost.")
+
+
+def _elsewhere(out: Path) -> Iterator[Path]:
+    """New files in other directories that everybody can write to."""
+    name = f"{out.stem}-{secrets.token_hex(4)}{out.suffix}"
+    for directory in (Path.cwd, lambda: Path(tempfile.gettempdir())):
+        try:
+            found = directory()
+        except OSError:  # it was removed, or there is none
+            continue
+        if not (out.parent.is_dir() and found.samefile(out.parent)):
+            yield found / name
 
 
 def _input_names(model: Model, inputs: list[str] | None) -> list[str] | tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from gpssm.cli.output import choose, fitting, make_directory, print_json, showing, table_console
+from gpssm.cli.output import choose, fitting, make_directory, print_json, save_figure, showing, table_console
 from gpssm.experiments import filters as experiment
 from gpssm.experiments.kink import OBS_NOISE
 from gpssm.serialization import write_atomically
@@ -79,5 +79,5 @@ def _figure(rows: list[dict[str, Any]], path: Path) -> None:
         else:
             ax.set_ylim(bottom=0.0)
         ax.legend(fontsize=6)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, dpi=120)
     plt.close(figure)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import typer
 
-from gpssm.cli.files import Model, check_target, split
+from gpssm.cli.files import Model, check_target, save_somewhere, split
 from gpssm.cli.output import print_json, print_line
 from gpssm.datasets.csv_files import from_csv
 from gpssm.datasets.series import SeriesList
@@ -65,13 +65,17 @@ def run(
         raise typer.Exit(INTERRUPTED) from error
     seconds = time.perf_counter() - started
     fitted = fitted.named(data.output_names, data.input_names)
-    fitted.save(out)
+    try:
+        saved, failures = save_somewhere(fitted, out)
+    except OSError as error:
+        sys.stderr.write(f"gpssm: {error}\n")
+        raise typer.Exit(1) from error
     history = fitted.history
     steps = history.step[-1] if history.step else 0
     if as_json:
         print_json(
             {
-                "model": str(out),
+                "model": str(saved),
                 "method": fitted.method,
                 "state_dim": fitted.state_dim,
                 "outputs": list(data.output_names),
@@ -88,9 +92,13 @@ def run(
             }
         )
     elif not history.interrupted:
-        print_line(f"{_describe(fitted, data)}\n\nmodel: {out}")
+        print_line(f"{_describe(fitted, data)}\n\nmodel: {saved}")
     if history.interrupted:
-        sys.stderr.write(f"gpssm: interrupted; the best model so far, of {steps} steps, was saved as {str(out)!r}.\n")
+        sys.stderr.write(f"gpssm: interrupted; the best model so far, of {steps} steps, was saved as {str(saved)!r}.\n")
+    if failures:
+        sys.stderr.write(f"gpssm: cannot write {', nor '.join(failures)}; the model is in {str(saved)!r} instead.\n")
+        raise typer.Exit(1)
+    if history.interrupted:
         raise typer.Exit(INTERRUPTED)
 
 

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from rich.table import Table
 
-from gpssm.cli.output import choose, fitting, make_directory, print_json, showing, table_console
+from gpssm.cli.output import choose, fitting, make_directory, print_json, save_figure, showing, table_console
 from gpssm.errors import InvalidInput
 from gpssm.experiments import kink as experiment
 from gpssm.posterior import Posterior
@@ -127,5 +127,5 @@ def _figure(shown: dict[tuple[str, str, float], Learned], levels: list[float], p
         ax = axes[kinds.index((method, setting))][levels.index(level)]
         plots.transition(posterior, truth=kink_function, span=(-3.15, 1.15), ax=ax)
         ax.set_title(f"{method}, {setting}, obs noise {level:g}", fontsize=9)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, dpi=120)
     plt.close(figure)

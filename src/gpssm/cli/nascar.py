@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from gpssm.cli.output import choose, make_directory, print_json, showing, table_console
+from gpssm.cli.output import choose, make_directory, print_json, save_figure, showing, table_console
 from gpssm.experiments import nascar as experiment
 from gpssm.serialization import write_atomically
 
@@ -92,7 +92,7 @@ def _figure(methods: list[str], shown: list[experiment.Run], path: Path) -> None
         row[1].legend(fontsize=7, loc="upper right")
         row[1].set_xlim(row[0].get_xlim())
         row[1].set_ylim(row[0].get_ylim())
-    figure.savefig(path, dpi=110)
+    save_figure(figure, path, dpi=110)
     plt.close(figure)
 
 

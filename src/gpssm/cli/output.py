@@ -2,6 +2,7 @@
 
 import csv
 import importlib
+import io
 import json
 import math
 import signal
@@ -17,12 +18,20 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 from rich.console import Console
 
+from gpssm.atomic import write_atomically
 from gpssm.errors import InvalidInput
 from gpssm.history import Progress
 from gpssm.progress import Lines, Watch, describe
 
 NDArray = np.ndarray
 Choice = TypeVar("Choice", bound=str)
+
+
+def save_figure(figure: Any, path: Path, dpi: int) -> None:
+    """A drawing as a file that is whole or absent."""
+    image = io.BytesIO()
+    figure.savefig(image, format=path.suffix.removeprefix("."), dpi=dpi)
+    write_atomically(path, image.getvalue())
 
 
 def print_json(value: object) -> None:

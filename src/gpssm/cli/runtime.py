@@ -31,7 +31,11 @@ def _pin() -> None:
 
 def _cache_directory() -> Path | None:
     """One directory per kind of processor: a compiled program may not run on another. None if not writable."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    chosen = os.environ.get("XDG_CACHE_HOME")
+    try:
+        base = Path(chosen) if chosen else Path.home() / ".cache"
+    except RuntimeError:  # a user without a home, as in many containers
+        return None
     directory = base / "gpssm" / "compiled" / hashlib.sha256(_processor().encode()).hexdigest()[:16]
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from gpssm import __version__
-from gpssm.cli.output import choose, fitting, make_directory, print_json, say, showing, table_console
+from gpssm.cli.output import choose, fitting, make_directory, print_json, save_figure, say, showing, table_console
 from gpssm.datasets import Series, load
 from gpssm.errors import InvalidInput
 from gpssm.experiments import sysid as experiment
@@ -115,5 +115,5 @@ def _figure(data: dict[str, Series], scores: list[experiment.Score], path: Path)
     axes[0][0].legend(fontsize=7, loc="upper right")
     for ax in axes[-1]:
         ax.set_xlabel("steps after the end of the training part")
-    figure.savefig(path, dpi=110)
+    save_figure(figure, path, dpi=110)
     plt.close(figure)

@@ -21,6 +21,7 @@ import numpy as np
 
 from gpssm.datasets.series import Series, SeriesList
 from gpssm.errors import InvalidInput
+from gpssm.validation import shown
 
 NDArray = np.ndarray
 PathType = str | os.PathLike[str]
@@ -34,6 +35,7 @@ MISSING = ("", "nan", "na", "n/a", "null", "none")
 _SEPARATORS = "\t;,"  # in the order they are tried: a decimal comma must not pass for a separator
 _SHOWN = 20  # column names listed in an error
 _LONGEST_SHOWN = 60  # characters of each
+_DIGITS = 9  # of the index of a column; Python refuses to read thousands of them
 
 
 class Table(NamedTuple):
@@ -191,7 +193,10 @@ def _read(path: PathType) -> Table:
 def separator_of(sample: list[str]) -> str:
     """The first that cuts every line into the same number of cells, or else one that is in the first line."""
     for separator in _SEPARATORS:
-        widths = {len(row) for row in csv.reader(sample, delimiter=separator, skipinitialspace=True)}
+        try:
+            widths = {len(row) for row in csv.reader(sample, delimiter=separator, skipinitialspace=True)}
+        except csv.Error:  # no separator at all, or the reader of all lines will say what is wrong
+            continue
         if len(widths) == 1 and widths != {1}:
             return separator
     return next((separator for separator in _SEPARATORS if separator in sample[0]), ",")
@@ -208,6 +213,8 @@ def _find(argument: str, wanted: Any, table: Table) -> int:
     """Index of the column that `wanted` names; a number is an index unless there is a column of that name."""
     if isinstance(wanted, bool) or not isinstance(wanted, (str, int, np.integer)):
         raise InvalidInput(f"{argument}: expected the name of a column or its index, got {wanted!r}.")
+    if not isinstance(wanted, str) and not 0 <= wanted < len(table.names):
+        raise InvalidInput(f"{argument}: no column {shown(wanted)} in {table.file!r}; it has {_listing(table.names)}.")
     name = str(wanted).strip()
     found = [j for j, other in enumerate(table.names) if other == name and isinstance(wanted, str)]
     if len(found) > 1:
@@ -216,9 +223,9 @@ def _find(argument: str, wanted: Any, table: Table) -> int:
         )
     if found:
         return found[0]
-    index = int(name) if name.isdecimal() else -1
+    index = int(name) if name.isdecimal() and len(name) <= _DIGITS else -1
     if not 0 <= index < len(table.names):
-        raise InvalidInput(f"{argument}: no column {wanted!r} in {table.file!r}; it has {_listing(table.names)}.")
+        raise InvalidInput(f"{argument}: no column {shown(wanted)} in {table.file!r}; it has {_listing(table.names)}.")
     # Asked for by index, a column with a number for its name is the first sample of a file without names.
     value = number_in(table.header[index], table.decimal_comma) if table.header else None
     if value is not None and not math.isnan(value):

@@ -1,9 +1,10 @@
 """Recordings: what every data set returns, ready for `fit(data.outputs, data.inputs)`."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from gpssm.contents import Gaps, shape
 from gpssm.errors import InvalidInput
 
 NDArray = np.ndarray
@@ -12,11 +13,11 @@ NDArray = np.ndarray
 class Series(NamedTuple):
     """Outputs (T, dy), inputs (T, dc) or None, and the true states (T, dx) where they are known."""
 
-    outputs: NDArray
-    inputs: NDArray | None
-    states: NDArray | None
-    output_names: tuple[str, ...] = ()
-    input_names: tuple[str, ...] = ()
+    outputs: Annotated[Gaps[NDArray], shape("t dy", or_empty=True)]
+    inputs: Annotated[NDArray | None, shape("t dc")]
+    states: Annotated[NDArray | None, shape("t dx")]
+    output_names: Annotated[tuple[str, ...], shape("dy", or_empty=True)] = ()
+    input_names: Annotated[tuple[str, ...], shape("dc", or_empty=True)] = ()
 
     def split(self, fraction: float) -> "tuple[Series, Series]":
         """The first `int(fraction * T)` rows to learn from, and the rest to test on."""

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from gpssm.contents import Covariance, NonNegative, Positive
 from gpssm.filters.ensemble import Emission, with_inputs
 from gpssm.gp.kernels import Kernel
 from gpssm.gp.sparse import jitter_for
@@ -37,18 +38,18 @@ _KEPT = 0.1  # share of the paths of a forecast that are kept although they leav
 class Joint(NamedTuple):
     """`N(mean, cov)` of [x, W row by row]; F = M + d + 1 weights in a row, k rows."""
 
-    mean: Float[Array, " n"]
-    cov: Float[Array, "n n"]
+    mean: Float[Array, " dx+k*(m+d+1)"]
+    cov: Covariance[Float[Array, "dx+k*(m+d+1) dx+k*(m+d+1)"]]
 
 
 class Basis(NamedTuple):
     """What h is made of: up to M inducing inputs, and the origin and unit of the linear part."""
 
     inducing_inputs: Float[Array, "m d"]
-    used: Float[Array, " m"]
+    used: NonNegative[Float[Array, " m"]]
     """1 where an inducing input is in use, 0 where there is room for one."""
     shift: Float[Array, " d"]
-    scale: Float[Array, " d"]
+    scale: Positive[Float[Array, " d"]]
 
 
 class Whitening(NamedTuple):

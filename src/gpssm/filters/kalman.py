@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from gpssm.contents import Covariance
 from gpssm.linalg import cholesky, gaussian_log_density, solve_lower, solve_lower_transposed
 
 
@@ -19,17 +20,17 @@ class Gaussian(NamedTuple):
     """Mean and covariance of a state."""
 
     mean: Float[Array, "*t dx"]
-    cov: Float[Array, "*t dx dx"]
+    cov: Covariance[Float[Array, "*t dx dx"]]
 
 
 class System(NamedTuple):
     """The matrices of a linear Gaussian system."""
 
     transition: Float[Array, "dx dx"]
-    process_cov: Float[Array, "dx dx"]
+    process_cov: Covariance[Float[Array, "dx dx"]]
     emission: Float[Array, "dy dx"]
     emission_bias: Float[Array, " dy"]
-    obs_cov: Float[Array, "dy dy"]
+    obs_cov: Covariance[Float[Array, "dy dy"]]
 
 
 class Trace(NamedTuple):

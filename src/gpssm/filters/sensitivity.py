@@ -18,8 +18,8 @@ _STEEP = 10.0  # standard deviations of the states, for a change of a variance b
 class Sensitivity(NamedTuple):
     """d(m, P) in the p = 2 k + dy logarithms of Q, amplitude and R, in this order."""
 
-    mean: Float[Array, "p dx"]
-    cov: Float[Array, "p dx dx"]
+    mean: Float[Array, "2*k+dy dx"]
+    cov: Float[Array, "2*k+dy dx dx"]
 
 
 class NoiseGradient(NamedTuple):

@@ -8,12 +8,14 @@ which products and sums run fastest.
 """
 
 from abc import abstractmethod
+from typing import Annotated
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from gpssm.contents import shape
 from gpssm.fastmath import exp
 from gpssm.parameters import Leaf, parameter
 
@@ -94,8 +96,8 @@ class _StationaryCross(Cross):
 class Stationary(Kernel):
     """A kernel of the distance between its inputs, in units of the length scales."""
 
-    lengthscale: Leaf = parameter("positive", default=1.0)
-    variance: Leaf = parameter("positive", default=1.0)
+    lengthscale: Annotated[Leaf, shape("d", "")] = parameter("positive", default=1.0)
+    variance: Annotated[Leaf, shape("")] = parameter("positive", default=1.0)
 
     _shape = "rbf"
 

@@ -5,11 +5,13 @@ A mean maps GP inputs `[x, c]` (n, state_dim + input_dim) to states (n, state_di
 
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import Annotated
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from gpssm.contents import Positive, shape
 from gpssm.parameters import Leaf, as_array, parameter
 
 
@@ -23,7 +25,7 @@ class Mean(eqx.Module):
 class Zero(Mean):
     """`0`: the paper's choice."""
 
-    state_dim: int = eqx.field(static=True)
+    state_dim: Annotated[int, shape("dx")] = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n dx"]:
         return jnp.zeros((x.shape[0], self.state_dim), x.dtype)
@@ -32,7 +34,7 @@ class Zero(Mean):
 class Identity(Mean):
     """`x`: the state stays where it is."""
 
-    state_dim: int = eqx.field(static=True)
+    state_dim: Annotated[int, shape("dx")] = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n dx"]:
         return x[:, : self.state_dim]
@@ -44,8 +46,8 @@ class Linear(Mean):
     Parameters: `weight` (dx, dx + dc), `bias` (dx,).
     """
 
-    weight: Leaf = parameter("real")
-    bias: Leaf = parameter("real")
+    weight: Annotated[Leaf, shape("dx d")] = parameter("real")
+    bias: Annotated[Leaf, shape("dx")] = parameter("real")
 
     def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n dx"]:
         return x @ self.weight.T + self.bias
@@ -58,10 +60,10 @@ class Function(Mean):
     """
 
     function: Callable[[Array], Array] = eqx.field(static=True)
-    input_shift: Leaf = eqx.field(converter=as_array)
-    input_scale: Leaf = eqx.field(converter=as_array)
-    state_shift: Leaf = eqx.field(converter=as_array)
-    state_scale: Leaf = eqx.field(converter=as_array)
+    input_shift: Annotated[Leaf, shape("d")] = eqx.field(converter=as_array)
+    input_scale: Annotated[Positive[Leaf], shape("d")] = eqx.field(converter=as_array)
+    state_shift: Annotated[Leaf, shape("dx")] = eqx.field(converter=as_array)
+    state_scale: Annotated[Positive[Leaf], shape("dx")] = eqx.field(converter=as_array)
 
     def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n dx"]:
         return (self.function(self.input_shift + self.input_scale * x) - self.state_shift) / self.state_scale

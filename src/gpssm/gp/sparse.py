@@ -6,11 +6,14 @@ Section IV.B of the paper, with `K_zz^{-1}` where it prints `(K_zz + Q)^{-1}`: i
 are noise-free, and the process noise is added once, by the model.
 """
 
+from typing import Annotated
+
 import equinox as eqx
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 from jaxtyping import Array, Float
 
+from gpssm.contents import shape
 from gpssm.gp.kernels import Cross, Kernel
 from gpssm.parameters import Leaf, parameter
 
@@ -52,9 +55,9 @@ class SparseGP(eqx.Module):
     """
 
     kernel: Kernel
-    inducing_inputs: Leaf = parameter("real")
-    q_mean: Leaf = parameter("real")
-    q_chol: Leaf = parameter("cholesky")
+    inducing_inputs: Annotated[Leaf, shape("m d")] = parameter("real")
+    q_mean: Annotated[Leaf, shape("m")] = parameter("real")
+    q_chol: Annotated[Leaf, shape("m m")] = parameter("cholesky")
 
     def _whitener(self) -> Float[Array, "m m"]:
         """`W = L^{-1}`, computed once so that the time loop has no triangular solves."""

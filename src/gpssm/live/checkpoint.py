@@ -1,9 +1,9 @@
 """The file from which a stream goes on after whatever happened to its process."""
 
-import glob
 from collections.abc import Callable
 from pathlib import Path
 
+from gpssm.atomic import leftovers
 from gpssm.errors import InvalidInput
 from gpssm.stream import Stream
 
@@ -46,5 +46,5 @@ class Checkpoint:
 
 def remove_leftovers(path: Path) -> None:
     """Delete what a process that was killed while saving to `path` has left beside it."""
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+    for leftover in leftovers(path):
         leftover.unlink(missing_ok=True)

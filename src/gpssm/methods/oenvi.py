@@ -12,12 +12,13 @@ their predictions tells which is right.
 """
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from gpssm.contents import renamed
 from gpssm.errors import InvalidInput
 from gpssm.filters import joint
 from gpssm.filters.joint import Basis, Joint
@@ -48,7 +49,7 @@ class OEnVI(OnlineStateSpace):
     """
 
     num_inducing: int = 40
-    kernel: Stationary = RBF()
+    kernel: Annotated[Stationary, renamed(d="any")] = RBF()
     _: KW_ONLY
     num_members: int = 20
     trial: int = 100

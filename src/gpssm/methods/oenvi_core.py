@@ -8,7 +8,7 @@ Place an inducing input, predict, condition the state and q(u) on the sample in 
 The gradient of the noise variances goes through time (`filters.sensitivity`).
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from gpssm.contents import NonNegative, Positive
 from gpssm.filters import joint, sensitivity
 from gpssm.filters.joint import Basis, Joint, Predicted, Whitening
 from gpssm.filters.sensitivity import Sensitivity
@@ -50,7 +51,7 @@ class Hyper(NamedTuple):
 class Settings(NamedTuple):
     """What the compiled step is built for."""
 
-    kernel: str
+    kernel: Annotated[str, Literal["RBF", "Matern32", "Matern52"]]
     learn_obs_noise: bool
 
 
@@ -60,15 +61,15 @@ class State(eqx.Module):
     joint: Joint
     basis: Basis
     hyper: Hyper
-    adam: tuple[Hyper, Hyper]
+    adam: tuple[Hyper, NonNegative[Hyper]]
     sensitivity: Sensitivity
-    count: Float[Array, ""]
-    rejected: Float[Array, ""]
-    spread: tuple[Float[Array, " dx"], Float[Array, " dx"]]
+    count: NonNegative[Float[Array, ""]]
+    rejected: NonNegative[Float[Array, ""]]
+    spread: tuple[Float[Array, " dx"], NonNegative[Float[Array, " dx"]]]
     """Running mean and variance of the states: where length scales make sense."""
-    linear_prior: Float[Array, "k l"]
+    linear_prior: NonNegative[Float[Array, "k d+1"]]
     """Variances of the weights of the linear function before anything was seen."""
-    unit: Float[Array, " k"]
+    unit: Positive[Float[Array, " k"]]
     """Size of one step, as first seen, of the states whose f is learned; the others are their past."""
     obs_unit: Float[Array, ""]
     emission: LinearEmission | FunctionEmission

@@ -11,15 +11,17 @@ comparison.
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from gpssm.contents import NonNegative, shape
+from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
 from gpssm.history import History
 from gpssm.linalg import cholesky, solve_lower
@@ -32,6 +34,7 @@ from gpssm.parameters import free_values, match, parameters, with_free_values
 from gpssm.posterior import FilterSettings, Posterior, sample_paths
 from gpssm.scaling import Scaling
 from gpssm.stream import Info, Stream
+from gpssm.validation import VariancesLike
 
 NDArray = np.ndarray
 Objective = Literal["likelihood", "alternative"]
@@ -52,10 +55,17 @@ class PaperState(eqx.Module):
     """Everything that is carried: model, Adam's moments, members; standardised by the first samples."""
 
     model: GPSSM
-    adam: tuple[Array, dict[str, Array], dict[str, Array]]
+    adam: tuple[Int[Array, ""], dict[str, Array], NonNegative[dict[str, Array]]]
     members: Float[Array, "n dx"]
     scaling: Scaling
     settings: PaperSettings = eqx.field(static=True)
+
+    def check_fields(self) -> None:
+        """Refuse moments of a file that belong to other parameters."""
+        shapes = {p.name: np.shape(p.value) for p in parameters(self.model) if p.name in self.settings.names}
+        for moments in self.adam[1:]:
+            if {name: np.shape(value) for name, value in moments.items()} != shapes:
+                raise InvalidInput(f"adam: moments of {', '.join(moments)}; expected those of {', '.join(shapes)}.")
 
 
 class _Step(NamedTuple):
@@ -124,10 +134,10 @@ class PaperOEnVI:
         warm_up: samples looked at before the first one is learned from.
     """
 
-    state_dim: int
-    num_inducing: int = 15
-    emission: EmissionLike | None = None
-    obs_noise: float | None = None
+    state_dim: Annotated[int, shape("dx")]
+    num_inducing: Annotated[int, shape("m")] = 15
+    emission: EmissionLike | list[Any] | tuple[Any, ...] | None = None
+    obs_noise: VariancesLike | None = None
     fixed: tuple[str, ...] = ()
     num_members: int = 100
     learning_rate: float = 0.01

@@ -6,19 +6,20 @@ An online method is a frozen dataclass on `OnlineStateSpace` that adds what is a
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from gpssm.contents import shape
 from gpssm.errors import InvalidInput
 from gpssm.methods import subspace
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.posterior import Posterior
 from gpssm.stream import Info, Stream
-from gpssm.validation import matrix, positive_int, variances
+from gpssm.validation import VariancesLike, matrix, positive_int, variances
 
 NDArray = np.ndarray
 T = TypeVar("T")
@@ -66,11 +67,11 @@ class OnlineStateSpace(ABC):
         warm_up: samples that are looked at for their units before the first one is learned from.
     """
 
-    state_dim: int
+    state_dim: Annotated[int, shape("dx")]
     _: KW_ONLY
-    emission: EmissionLike | None = None
-    obs_noise: float | None = None
-    input_lags: int = 1
+    emission: EmissionLike | list[Any] | tuple[Any, ...] | None = None
+    obs_noise: VariancesLike | None = None
+    input_lags: Annotated[int, shape("lags")] = 1
     warm_up: int = 10
     name: str = ""
 

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from gpssm.contents import NonNegative
 from gpssm.filters import joint, sensitivity
 from gpssm.filters.ensemble import with_inputs
 from gpssm.filters.joint import Basis, Joint, Predicted, Whitening
@@ -61,11 +62,11 @@ class RGPSSMState(eqx.Module):
     joint: Joint
     basis: Basis
     hyper: RGPSSMHyper
-    moments: tuple[RGPSSMHyper, RGPSSMHyper]
+    moments: tuple[RGPSSMHyper, NonNegative[RGPSSMHyper]]
     sensitivity: Sensitivity
-    count: Float[Array, ""]
-    rejected: Float[Array, ""]
-    spread: tuple[Float[Array, " dx"], Float[Array, " dx"]]
+    count: NonNegative[Float[Array, ""]]
+    rejected: NonNegative[Float[Array, ""]]
+    spread: tuple[Float[Array, " dx"], NonNegative[Float[Array, " dx"]]]
     """Running mean and variance of the states."""
     limits: tuple[RGPSSMHyper, RGPSSMHyper]
     emission: LinearEmission | FunctionEmission

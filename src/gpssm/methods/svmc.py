@@ -24,7 +24,7 @@ What the paper leaves open, or was chosen otherwise:
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -32,6 +32,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from gpssm.contents import Covariance, NonNegative, Positive, renamed
+from gpssm.errors import InvalidInput
 from gpssm.filters import joint
 from gpssm.filters.ensemble import with_inputs
 from gpssm.filters.joint import Basis, Whitening
@@ -80,12 +82,12 @@ class Particles(NamedTuple):
 
     x: Float[Array, "n dx"]
     log_weight: Float[Array, " n"]
-    mean: Float[Array, "n k f"]
+    mean: Float[Array, "n k m+d+1"]
     """Of the rows of W, given the path."""
-    cov: Float[Array, "n k f f"]
-    x_slope: Float[Array, "n p dx"]
+    cov: Covariance[Float[Array, "n k m+d+1 m+d+1"]]
+    x_slope: Float[Array, "n k+dy dx"]
     """Derivatives of x and of the logarithm of the weight in log Q and log R, with the random numbers as drawn."""
-    weight_slope: Float[Array, "n p"]
+    weight_slope: Float[Array, "n k+dy"]
 
 
 class KernelParameters(NamedTuple):
@@ -127,20 +129,28 @@ class SVMCState(eqx.Module):
     particles: Particles
     basis: Basis
     learned: Adapted
-    adam: tuple[Adapted, Adapted]
-    count: Float[Array, ""]
-    rejected: Float[Array, ""]
+    adam: tuple[Adapted, NonNegative[Adapted]]
+    count: NonNegative[Float[Array, ""]]
+    rejected: NonNegative[Float[Array, ""]]
     """Outliers in a row."""
-    loose: Float[Array, " k"]
+    loose: NonNegative[Float[Array, " k"]]
     """Variance of the state before anything was seen."""
-    spread: tuple[Float[Array, " dx"], Float[Array, " dx"]]
+    spread: tuple[Float[Array, " dx"], NonNegative[Float[Array, " dx"]]]
     """Running mean and variance of the states: where length scales make sense."""
-    unit: Float[Array, " k"]
+    unit: Positive[Float[Array, " k"]]
     """Mean square of a step of the state as first seen."""
-    obs_unit: Float[Array, " dy"]
-    emission: LinearEmission | FunctionEmission
+    obs_unit: Positive[Float[Array, " dy"]]
+    emission: Annotated[LinearEmission | FunctionEmission, renamed(dx="k")]
     """Of the first k states."""
     learn_obs_noise: bool = eqx.field(static=True)
+
+    def check_fields(self) -> None:
+        """Refuse networks of a file that do not fit the rest."""
+        d, k = len(self.basis.scale), len(self.unit)
+        self.learned.proposal.check_ends(d + k, 2 * k)
+        for moments in self.adam:
+            if moments.proposal.sizes != self.learned.proposal.sizes:
+                raise InvalidInput(f"adam: sizes {moments.proposal.sizes}; expected {self.learned.proposal.sizes}.")
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ know when it starts, and one that has begun wrongly needs long to find back.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from gpssm.contents import Carried, Stacked
 from gpssm.stream import Info
 
 
@@ -39,8 +40,8 @@ def beginnings(with_past: bool) -> tuple[Beginning, ...]:
 class Trial(eqx.Module):
     """The states of all beginnings, stacked, and the log-likelihood of what each has predicted."""
 
-    states: Any
-    evidence: Float[Array, " k"]
+    states: Annotated[Any, Carried, Stacked("b")]
+    evidence: Float[Array, " b"]
 
     @classmethod
     def of(cls, beginnings: list[Any]) -> "Trial":

@@ -31,6 +31,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from gpssm.contents import Covariance, NonNegative, Positive
+from gpssm.errors import InvalidInput
 from gpssm.filters.joint import stay, with_past
 from gpssm.linalg import cholesky, gaussian_log_density, solve_lower
 from gpssm.methods.online import OnlineStateSpace
@@ -81,35 +83,43 @@ class Learned(NamedTuple):
 class Weights(NamedTuple):
     """q(W, B): one Gaussian for each of the k states that are learned, over num_inducing + dc features."""
 
-    mean: Float[Array, "k f"]
-    cov: Float[Array, "k f f"]
+    mean: Float[Array, "k m+d-dx"]
+    cov: Covariance[Float[Array, "k m+d-dx m+d-dx"]]
 
 
 class Scales(NamedTuple):
     """Units of the warm-up; inside, states and inputs are standardised by them."""
 
     shift: Float[Array, " d"]
-    scale: Float[Array, " d"]
-    step: Float[Array, " k"]  # size of one step of the (standardised) state
-    output: Float[Array, " dy"]  # of an innovation
-    site: Float[Array, " k"]  # of the displacement that it causes
+    scale: Positive[Float[Array, " d"]]
+    step: Positive[Float[Array, " k"]]  # size of one step of the (standardised) state
+    output: Positive[Float[Array, " dy"]]  # of an innovation
+    site: Positive[Float[Array, " k"]]  # of the displacement that it causes
 
 
 class VJFState(eqx.Module):
     """All that is carried from one sample to the next."""
 
     mean: Float[Array, " dx"]
-    var: Float[Array, " dx"]
+    var: NonNegative[Float[Array, " dx"]]
     weights: Weights
-    used: Float[Array, " m"]
+    used: NonNegative[Float[Array, " m"]]
     learned: Learned
-    adam: tuple[Float[Array, " p"], Float[Array, " p"]]
+    adam: tuple[Float[Array, " p"], NonNegative[Float[Array, " p"]]]
     """Moments of the gradient of `learned`, as one vector."""
-    count: Float[Array, ""]
-    rejected: Float[Array, ""]
+    count: NonNegative[Float[Array, ""]]
+    rejected: NonNegative[Float[Array, ""]]
     scales: Scales
     emission: LinearEmission | FunctionEmission
     learn_obs_noise: bool = eqx.field(static=True)
+
+    def check_fields(self) -> None:
+        """Refuse a network of a file that does not fit the rest, and moments of other parameters."""
+        d, k, dy = len(self.scales.scale), len(self.scales.step), len(self.scales.output)
+        self.learned.recognition.network.check_ends(dy + d + k, 2 * k)
+        count = sum(np.size(leaf) for leaf in jax.tree.leaves(self.learned))
+        if len(self.adam[0]) != count:
+            raise InvalidInput(f"adam: moments of {len(self.adam[0])} parameters; expected {count}.")
 
 
 class Prediction(NamedTuple):

@@ -1,12 +1,14 @@
 """Emissions: from states to noise-free outputs, `y = g(x)`."""
 
 from collections.abc import Callable
+from typing import Annotated
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from gpssm.contents import Positive, shape
 from gpssm.parameters import Leaf, as_array, parameter
 
 
@@ -16,8 +18,8 @@ class LinearEmission(eqx.Module):
     Parameters: `weight` C (dy, dx), `bias` d (dy,). Learned, unless held fixed.
     """
 
-    weight: Leaf = parameter("real")
-    bias: Leaf = parameter("real")
+    weight: Annotated[Leaf, shape("dy dx")] = parameter("real")
+    bias: Annotated[Leaf, shape("dy")] = parameter("real")
 
     @property
     def matrix(self) -> Float[Array, "dy dx"]:
@@ -35,10 +37,10 @@ class FunctionEmission(eqx.Module):
     """
 
     function: Callable[[Array], Array] = eqx.field(static=True)
-    state_shift: Leaf = eqx.field(converter=as_array)
-    state_scale: Leaf = eqx.field(converter=as_array)
-    output_shift: Leaf = eqx.field(converter=as_array)
-    output_scale: Leaf = eqx.field(converter=as_array)
+    state_shift: Annotated[Leaf, shape("dx")] = eqx.field(converter=as_array)
+    state_scale: Annotated[Positive[Leaf], shape("dx")] = eqx.field(converter=as_array)
+    output_shift: Annotated[Leaf, shape("dy")] = eqx.field(converter=as_array)
+    output_scale: Annotated[Positive[Leaf], shape("dy")] = eqx.field(converter=as_array)
 
     @classmethod
     def unscaled(cls, function: Callable[[Array], Array], state_dim: int, output_dim: int) -> "FunctionEmission":

@@ -7,13 +7,14 @@
 A model works in standardised units throughout; `gpssm.scaling` translates to the user's.
 """
 
-from typing import Any
+from typing import Annotated, Any, Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from gpssm.contents import Cholesky, Stacked, renamed, shape
 from gpssm.gp.means import Mean
 from gpssm.gp.sparse import MIN_VARIANCE, Conditional, SparseGP, standard_normal_kl
 from gpssm.linalg import solve_lower
@@ -73,8 +74,8 @@ class Transition(eqx.Module):
     """
 
     mean: Mean
-    gp: SparseGP
-    mixing: Leaf = parameter("real", default=None)
+    gp: Annotated[SparseGP, Stacked("dx")]
+    mixing: Annotated[Leaf, shape("dx dx")] = parameter("real", default=None)
 
     @property
     def state_dim(self) -> int:
@@ -110,10 +111,31 @@ class Transition(eqx.Module):
         return jnp.sum(jax.vmap(lambda gp: gp.kl())(self.gp))
 
 
+class TransitionLike(Protocol):
+    """What a model asks of its f."""
+
+    @property
+    def state_dim(self) -> int: ...
+
+    @property
+    def num_inducing(self) -> int: ...
+
+    @property
+    def correlated(self) -> bool: ...
+
+    def prior(self) -> Any: ...
+
+    def draw(self, prior: Any, eps: Float[Array, "dx m"]) -> Float[Array, "dx m"]: ...
+
+    def marginal(self) -> Any: ...
+
+    def kl(self) -> Float[Array, ""]: ...
+
+
 class DiagonalNoise(eqx.Module):
     """`N(0, diag(variance))`. Parameter: `variance` (n,)."""
 
-    variance: Leaf = parameter("positive")
+    variance: Annotated[Leaf, shape("n")] = parameter("positive")
 
     @property
     def covariance(self) -> Float[Array, "n n"]:
@@ -128,7 +150,7 @@ class DiagonalNoise(eqx.Module):
 class FullNoise(eqx.Module):
     """`N(0, chol chol^T)`. Parameter: `chol` (n, n), lower triangular."""
 
-    chol: Leaf = parameter("cholesky")
+    chol: Annotated[Leaf, shape("n n")] = parameter("cholesky")
 
     @property
     def covariance(self) -> Float[Array, "n n"]:
@@ -145,10 +167,10 @@ class InitialState(eqx.Module):
     Parameters: `mean` (sequences, dx), `chol` (sequences, dx, dx).
     """
 
-    mean: Leaf = parameter("real")
-    chol: Leaf = parameter("cholesky")
-    prior_mean: Leaf = eqx.field(converter=as_array)
-    prior_chol: Leaf = eqx.field(converter=as_array)
+    mean: Annotated[Leaf, shape("s dx")] = parameter("real")
+    chol: Annotated[Leaf, shape("s dx dx")] = parameter("cholesky")
+    prior_mean: Annotated[Leaf, shape("dx")] = eqx.field(converter=as_array)
+    prior_chol: Annotated[Cholesky[Leaf], shape("dx dx")] = eqx.field(converter=as_array)
 
     def members(self, eps: Float[Array, "s n dx"]) -> Float[Array, "s n dx"]:
         """Reparameterised draws of `x_0`, for every sequence."""
@@ -167,11 +189,11 @@ class InitialState(eqx.Module):
 class GPSSM(eqx.Module):
     """All that is learned. Names of its parameters are the dotted paths of its fields."""
 
-    transition: Any
+    transition: Annotated[Any, TransitionLike]
     """A `Transition`, or what has its methods and properties: `models.neural.NeuralTransition`."""
-    process_noise: DiagonalNoise | FullNoise
+    process_noise: Annotated[DiagonalNoise | FullNoise, renamed(n="dx")]
     emission: LinearEmission | FunctionEmission
-    obs_noise: DiagonalNoise
+    obs_noise: Annotated[DiagonalNoise, renamed(n="dy")]
     initial_state: InitialState
 
     @property

@@ -5,6 +5,7 @@ of u has no entries, and a divergence from its prior is zero.
 """
 
 from abc import abstractmethod
+from typing import Annotated
 
 import equinox as eqx
 import jax
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from gpssm.contents import renamed
 from gpssm.gp.means import Linear
 from gpssm.networks import MLP, Dense
 
@@ -70,6 +72,10 @@ class ResidualTransition(NeuralTransition):
 
     network: MLP
 
+    def check_fields(self) -> None:
+        dx, d = np.shape(self.mean.weight)
+        self.network.check_ends(d, dx)
+
     @classmethod
     def start(cls, key: Array, mean: Linear, width: int, last: float = 0.1) -> "ResidualTransition":
         """One hidden layer; begins near the linear part: the network's last layer is multiplied by `last`."""
@@ -91,7 +97,12 @@ class GatedTransition(NeuralTransition):
 
     gate: MLP
     proposal: MLP
-    spread: Dense
+    spread: Annotated[Dense, renamed(i="dx", o="dx")]
+
+    def check_fields(self) -> None:
+        dx, d = np.shape(self.mean.weight)
+        for network in (self.gate, self.proposal):
+            network.check_ends(d, dx)
 
     @classmethod
     def start(
