@@ -573,7 +573,7 @@ def test_streams_of_every_method_can_be_saved_at_any_stage(place: Path, name: st
         stream = gpssm.OEnVI.paper(1, 3, num_members=5, warm_up=4).start()
     else:
         choices = {"num_members": 4, "num_particles": 5, "trial": 8, "hidden": 3, "warm_up": 4}
-        known = {key: value for key, value in choices.items() if hasattr(registry.build_online(name, state_dim=1), key)}
+        known = registry.applicable(name, **choices)
         stream = registry.build_online(name, state_dim=2, num_inducing=3, input_lags=2, **known).start()
     rng = np.random.default_rng(0)
     for t in range(12):
