@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import importlib.util
 import json
 import math
@@ -600,6 +601,24 @@ def test_one_lock_at_a_time(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert most == 1 and got > 4 and [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+def test_a_lock_file_that_goes_away_while_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last holder removes it: a lock on a file without a name would keep nobody out."""
+    real, gone = fcntl.flock, list[int]()
+
+    def late(handle: int, operation: int) -> None:
+        if not gone:
+            gone.append(handle)
+            (tmp_path / ".c.lock").unlink()
+        real(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with locked(tmp_path / "c"):
+        assert gone and (tmp_path / ".c.lock").exists()
+        with pytest.raises(InvalidInput, match="in use by process"), locked(tmp_path / "c"):
+            pass
+    assert not list(tmp_path.iterdir())
 
 
 def test_who_has_ended_is_known() -> None:

@@ -439,6 +439,21 @@ def test_messages_that_are_deleted_while_they_are_pending_are_counted(redis: Any
 
 
 @needs_server
+def test_deleted_messages_of_a_group_that_was_made_in_the_middle(redis: Any, tmp_path: Path) -> None:
+    """The server cannot say how many it has read: those that were given out and deleted are known all the same."""
+    send(redis, walk(20))
+    redis.xgroup_create("sensors", "g", id="3-0")
+    redis.xreadgroup("g", "other", {"sensors": ">"}, count=5)
+    assert redis.xinfo_groups("sensors")[0]["entries-read"] is None
+    redis.xdel("sensors", "6-0")
+    learner = Learner(redis, tmp_path / "c")
+    learner.wait(16)
+    code, said = learner.end()
+    assert code == 0 and len(said) == 2 and "1 message(s) were deleted or trimmed" in said[0]
+    assert "16 sample(s) learned, 0 skipped" in said[1]
+
+
+@needs_server
 def test_an_older_checkpoint_reads_what_was_acknowledged_since(redis: Any, tmp_path: Path) -> None:
     """As one from a backup: what it ends with is what it would have been."""
     for count in (4, 10):
