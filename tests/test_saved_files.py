@@ -338,6 +338,20 @@ def test_a_claimed_shape_is_compared_with_what_is_there(place: Path, shape: str)
     assert "claims more" in refused(place, serialization._first_line(data) + data)
 
 
+@pytest.mark.parametrize("kind", ["<b8", "<f1", "<f16", "|u3", "<O8"])
+def test_a_type_of_numbers_that_there_is_not_is_refused(examples: dict[str, bytes], place: Path, kind: str) -> None:
+    data = examples["linear"].partition(b"\n")[2].replace(b"'<f8', ", f"'{kind}', ".encode(), 1)
+    refused(place, serialization._first_line(data) + data)
+
+
+def test_numbers_of_a_machine_with_the_other_byte_order_are_read(examples: dict[str, bytes], place: Path) -> None:
+    def change(header: dict[str, Any], arrays: list[NDArray]) -> None:
+        arrays[:] = [array.astype(array.dtype.newbyteorder(">")) for array in arrays]
+
+    found = read(place, rewritten(examples["linear"], change))
+    assert content(found) == content(read(place, examples["linear"]))
+
+
 BAD = [np.nan, np.inf, -np.inf]
 NOT_POSITIVE = [*BAD, 0.0, -1.0]
 

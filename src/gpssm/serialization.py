@@ -39,7 +39,7 @@ _LONGEST_LINE = 1 << 26  # bytes of JSON; the largest models have less than a hu
 
 # What NumPy writes before the numbers of an array.
 _ARRAY = re.compile(
-    rb"\x93NUMPY\x01\x00..\{'descr': '([<>|][fiub][1248])', 'fortran_order': (True|False), "
+    rb"\x93NUMPY\x01\x00..\{'descr': '([<>|](?:f[248]|[iu][1248]|b1))', 'fortran_order': (True|False), "
     rb"'shape': \(((?:\d{1,18},? ?)*)\), \} *\n",
     re.DOTALL,
 )
@@ -194,8 +194,9 @@ def _arrays(data: bytes, count: Any) -> list[np.ndarray]:
         position = begin + size
         if position > len(data) or len(shape) > 32:
             raise InvalidInput(f"array {len(arrays)} claims more numbers than there are")
-        numbers = np.frombuffer(data, kind, math.prod(shape), begin)
-        arrays.append(numbers.reshape(shape, order="F" if found[2] == b"True" else "C").copy(order="K"))
+        # A copy, which can be written to, in the byte order of this machine.
+        numbers = np.frombuffer(data, kind, math.prod(shape), begin).astype(kind.newbyteorder("="))
+        arrays.append(numbers.reshape(shape, order="F" if found[2] == b"True" else "C"))
     if type(count) is not int or count != len(arrays):
         raise InvalidInput(f"it holds {len(arrays)} array(s); expected {str(count)[:20]}")
     return arrays
