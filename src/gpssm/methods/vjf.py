@@ -47,6 +47,7 @@ _RATE = {"recognition": 0.003, "process_noise": 0.06, "obs_noise": 0.06, "centre
 _BETA1, _BETA2 = 0.9, 0.99
 _CLIP = 5.0
 _HALF = 1000.0  # samples after which the rates fall like one over the root of their number
+_SLOWEST = 0.2  # share of their first rate that those of the noises fall to
 _WIDTH = 0.25  # of a basis function at first, in spreads of the warm-up
 _NOVEL = 1.0  # distance in widths from which on a place deserves a centre of its own
 _NOVEL_AT_FIRST = 0.5  # the same while there are some left
@@ -470,8 +471,12 @@ def _climb(state: VJFState, gradient: Learned, learns: Array, regular: Array) ->
     def rate_of(name: str) -> Array:
         if name == "obs_noise" and not state.learn_obs_noise:
             return jnp.zeros(())
-        # Noises go on to be learned. Centres do not: for ever, they run into each other while W follows behind.
-        decay = later**3 if name in ("centres", "log_width") else later
+        # Noises go on to be learned, at a pace that finds back after a fault. Centres do not: for ever, they run into
+        # each other while W follows behind.
+        if name.endswith("noise"):
+            decay = jnp.maximum(later, _SLOWEST)
+        else:
+            decay = later**3 if name in ("centres", "log_width") else later
         return jnp.where(learns if name.endswith("noise") else learns & regular, decay * _RATE[name], 0.0)
 
     values, restore = ravel_pytree(state.learned)
