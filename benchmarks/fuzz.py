@@ -1,6 +1,6 @@
 """Damaged and arbitrary inputs, by the thousand: each is used or refused in one sentence, and nothing else.
 
-    python benchmarks/fuzz.py [--inputs 20000] [--seed 0] [--kind files csv records]
+    python benchmarks/fuzz.py [--inputs 20000] [--seed 0] [--kind files csv records streams]
 
 Prints a table of outcomes, and exits with 1 if there was a wrong exception, a silent difference or a NaN state:
 
@@ -10,7 +10,7 @@ Prints a table of outcomes, and exits with 1 if there was a wrong exception, a s
     silent differences  a damaged file that loads with another content; a cell of a table that nobody touched but that
                         reads differently. A record has no untouched part, and a file that was rewritten with a
                         checksum that is right may mean what it says: there they are not counted.
-    NaN states          of a stream
+    NaN states          of a stream: its state or its estimate is not finite, or it had to start again
 
 A kind is a function `(rng, folder) -> trial`, and a trial is a function that makes one input and says what came of it.
 """
@@ -30,14 +30,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
 import numpy as np
 
 import gpssm
 from gpssm.datasets import from_csv
 from gpssm.errors import InvalidInput
 from gpssm.live.records import BadRecord, Lines, Names, Sample, from_fields, from_json
+from gpssm.methods import registry
 from gpssm.methods.arx import ARX
 from gpssm.serialization import InvalidFile
+from gpssm.stream import Stream
 
 NDArray = np.ndarray
 Trial = Callable[[], str]
@@ -249,7 +252,58 @@ def records(rng: np.random.Generator, folder: Path) -> Trial:
     return trial
 
 
-KINDS: dict[str, Callable[[np.random.Generator, Path], Trial]] = {"files": files, "csv": csv, "records": records}
+def streams(rng: np.random.Generator, folder: Path) -> Trial:
+    """Any number, anything else, a gap or a frozen sensor, among usual samples of streams of every online method."""
+    small = {"num_inducing": 4, "num_members": 6, "num_particles": 8, "hidden": 3, "trial": 25}
+    methods = [
+        registry.build_online(name, **registry.applicable(name, state_dim=dx, input_lags=lags, **small))
+        for name in registry.ONLINE
+        for dx, lags in ((1, 1), (2, 2))
+    ]
+    running = [method.start() for method in methods]
+    odd: tuple[object, ...] = (None, "x", [], [[1.0]], [1.0, 2.0], np.inf, -np.inf, 1j, {}, b"1", True, 10**400)
+
+    def number() -> float:
+        way = rng.integers(4)
+        if way == 0:  # any pattern of bits
+            return float(np.frombuffer(rng.bytes(8))[0])
+        if way == 1:
+            return float(rng.choice([-1, 1]) * 10.0 ** rng.uniform(-320, 308))
+        if way == 2:
+            return float(rng.choice([0.0, -0.0, 1e60, 1.1e60, 5e-324, 1.7e308, 1e6, -1e6, np.nan]))
+        return float(rng.standard_normal() * 10.0 ** rng.uniform(-3, 9))
+
+    def fed(stream: Stream, y: object, u: object) -> str:
+        try:
+            estimate = stream.learn_one(y, u)
+        except InvalidInput:
+            return REFUSED
+        if not stream.ready:
+            return LOST if stream.given_up else ACCEPTED
+        leaves = [*jax.tree.leaves(stream.state), *estimate[:4]]
+        finite = all(np.isfinite(leaf).all() for leaf in leaves)
+        return (REFUSED if estimate.refused else ACCEPTED) if finite and not stream.given_up else LOST
+
+    def trial() -> str:
+        at = int(rng.integers(len(methods)))
+        if running[at].given_up or rng.random() < 0.02:  # what comes first matters most
+            running[at] = methods[at].start(seed=int(rng.integers(100)))
+        stream = running[at]
+        y: object = number() if rng.random() < 0.8 else odd[rng.integers(len(odd))]
+        u: object = rng.standard_normal() if rng.random() < 0.8 else number()
+        outcomes = [fed(stream, y, u) for _ in range(int(rng.choice([1, 2, 5, 20], p=[0.85, 0.08, 0.05, 0.02])))]
+        outcomes += [fed(stream, np.sin(0.3 * stream.count) + 0.1 * rng.standard_normal(), rng.standard_normal())]
+        return LOST if LOST in outcomes else outcomes[0]
+
+    return trial
+
+
+KINDS: dict[str, Callable[[np.random.Generator, Path], Trial]] = {
+    "files": files,
+    "csv": csv,
+    "records": records,
+    "streams": streams,
+}
 
 
 # The run --------------------------------------------------------------------------------------

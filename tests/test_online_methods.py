@@ -209,6 +209,7 @@ def test_compiled_once_for_all_streams(name: str, data: NDArray) -> None:
     [
         (([1.0, 2.0], None), "y: expected 1 number"),
         ((["a"], None), "y: expected numbers"),
+        (([10**400], None), r"y: expected numbers, got \[10+\.\.\."),
         (([np.inf], None), "y: infinite"),
         (([1.0], [np.nan]), "u: "),
         (([1.0], [1.0, 2.0]), "u: expected"),

@@ -32,7 +32,7 @@ from gpssm.gate import FAR, LARGEST, Gate
 from gpssm.lags import newest, with_past
 from gpssm.posterior import Forecast, Posterior, held
 from gpssm.precision import double_precision
-from gpssm.validation import arguments, model_inputs, positive_int
+from gpssm.validation import arguments, model_inputs, positive_int, shown
 
 NDArray = np.ndarray
 P = ParamSpec("P")
@@ -458,8 +458,8 @@ def _row(name: str, value: Any, width: int | None) -> NDArray:
         return np.full(width, np.nan)
     try:
         row = np.atleast_1d(np.asarray(value, dtype=float))
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{name}: expected numbers, got {value!r}.") from error
+    except (TypeError, ValueError, OverflowError) as error:  # the last of a whole number with hundreds of digits
+        raise InvalidInput(f"{name}: expected numbers, got {shown(value)}.") from error
     if row.ndim != 1 or (width is not None and len(row) != width) or (name == "y" and len(row) == 0):
         expected = "a vector" if width is None else f"{width} number(s)"
         raise InvalidInput(f"{name}: expected {expected}, got shape {row.shape}.")

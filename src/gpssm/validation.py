@@ -1,5 +1,6 @@
 """Checks of what a user hands in. Each failure is one sentence: argument, what it was, what is expected."""
 
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,12 @@ from gpssm.errors import InvalidInput
 NDArray = np.ndarray
 # A variance, or one for every channel.
 VariancesLike = float | NDArray | list[float] | tuple[float, ...]
+
+_SHOWN = 60  # characters of a bad value that are repeated in its error
+# Not `repr`: it follows a list as deep as that goes, and spells out what is then cut off.
+_brief = reprlib.Repr()
+_brief.maxlevel, _brief.maxlist, _brief.maxdict = 4, 20, 20
+_brief.maxstring = _brief.maxlong = _brief.maxother = 2 * _SHOWN
 
 # A channel whose spread is below this share of its size is constant to rounding.
 CONSTANT = 1e-12
@@ -174,10 +181,10 @@ def _check_inputs(name: str, c: NDArray, length: int) -> None:
 def shown(value: Any) -> str:
     """A value for an error: in one line, and not longer than it helps."""
     try:
-        text = " ".join(repr(value).split())
-    except ValueError:  # a whole number of thousands of digits
+        text = " ".join(_brief.repr(value).split())
+    except ValueError:
         return "a number of thousands of digits"
-    return f"{text[:60]}{'...' if len(text) > 60 else ''}"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _describe(value: Any) -> str:

@@ -12,22 +12,17 @@ whatever a line holds, it ends nothing but itself.
 import csv
 import json
 import math
-import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpssm.datasets.csv_files import Table, check_used_once, find_all, number_in, separator_of
 from gpssm.errors import InvalidInput
+from gpssm.validation import shown
 
 LONGEST = 1 << 20
 """Bytes of a line; of one that is longer, no more than a byte beyond need be kept."""
 _INPUT = "standard input"
 _SAMPLED = 10_000  # characters of the first line that tell the separator
-_SHOWN = 60  # characters of a bad value that are repeated in its error
-# Not `repr`: it follows a list as deep as that goes, and spells out what is then cut off.
-_brief = reprlib.Repr()
-_brief.maxlevel, _brief.maxlist, _brief.maxdict = 4, 20, 20
-_brief.maxstring = _brief.maxlong = _brief.maxother = 2 * _SHOWN
 
 
 class BadRecord(InvalidInput):
@@ -103,7 +98,7 @@ def from_json(text: str, names: Names) -> Sample:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadRecord(f"not JSON: {_shown(text)}.") from error
+        raise BadRecord(f"not JSON: {shown(text)}.") from error
     if isinstance(record, list) and not names.inputs:
         return Sample(_channels({"outputs": record}, ["outputs"]), [])
     if not isinstance(record, dict):
@@ -136,14 +131,14 @@ def _cells(line: str, separator: str) -> list[str]:
 
 
 def _no_row(line: str) -> BadRecord:
-    return BadRecord(f"not a row of a table: {_shown(line)}.")
+    return BadRecord(f"not a row of a table: {shown(line)}.")
 
 
 def _cell(name: str, cell: str, decimal_comma: bool) -> float:
     # Beside a decimal point a comma would separate thousands, or be a mistake: it is not guessed.
     value = number_in(cell, decimal_comma and "." not in cell)
     if value is None:
-        raise BadRecord(f"{name!r} is {_shown(cell)}; expected a number.")
+        raise BadRecord(f"{name!r} is {shown(cell)}; expected a number.")
     return _finite(name, value)
 
 
@@ -153,7 +148,7 @@ def _field(name: str, text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadRecord(f"{name!r} is not a JSON list: {_shown(text)}.") from error
+        raise BadRecord(f"{name!r} is not a JSON list: {shown(text)}.") from error
 
 
 def _channels(record: Mapping[str, object], names: Sequence[str]) -> list[float]:
@@ -172,7 +167,7 @@ def _value(name: str, value: object) -> float:
     if value is None:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise BadRecord(f"{name!r} is {_shown(value)}; expected a number, or null if it is missing.")
+        raise BadRecord(f"{name!r} is {shown(value)}; expected a number, or null if it is missing.")
     try:
         return _finite(name, float(value))
     except OverflowError as error:
@@ -183,8 +178,3 @@ def _finite(name: str, value: float) -> float:
     if math.isinf(value):
         raise BadRecord(f"{name!r} is infinite; expected a finite number, or none if it is missing.")
     return value
-
-
-def _shown(value: object) -> str:
-    text = _brief.repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
