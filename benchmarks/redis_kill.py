@@ -146,10 +146,11 @@ def _finish(client: Any, name: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def _count(checkpoint: Path) -> int:
-    """Samples in a checkpoint, from the line of JSON that it begins with."""
+    """Samples in a checkpoint, from the line of JSON after its checksum."""
     if not checkpoint.exists():
         return 0
     with checkpoint.open("rb") as file:
+        file.readline()
         return int(json.loads(file.readline())["tree"]["fields"]["count"])
 
 
