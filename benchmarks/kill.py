@@ -279,6 +279,7 @@ def _count(checkpoint: Path) -> int:
     if not checkpoint.exists():
         return 0
     with checkpoint.open("rb") as file:
+        file.readline()  # what vouches for the rest
         return int(json.loads(file.readline())["tree"]["fields"]["count"])
 
 
