@@ -27,7 +27,7 @@ $(STAMP)-dev: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/gpssm demo --out demo
 
-PYTEST := TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25
 
 test: $(STAMP)-dev
 	$(PYTEST) -m "not slow"
