@@ -109,11 +109,11 @@ def test_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
         ]
 
     monkeypatch.setattr(experiment, "lorenz96_runs", runs)
-    command.run("lorenz96", 2, True, tmp_path)
+    command.run("lorenz96", 2, True, False, tmp_path)
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["published_rmse"] for row in rows] == [0.18, 0.22, 0.22, 0.24, None]
     np.testing.assert_allclose([rows[0]["rmse"], rows[0]["rmse_se"]], [0.21, 0.01])
     assert len(json.loads((tmp_path / "results.json").read_text())["runs"]) == 10
     assert (tmp_path / "filters.png").exists()
-    command.run("lorenz96", 2, False, None)
+    command.run("lorenz96", 2, False, False, None)
     assert "0.210 ± 0.010" in capsys.readouterr().out

@@ -138,7 +138,7 @@ def _cell(name: str, cell: str, decimal_comma: bool) -> float:
     # Beside a decimal point a comma would separate thousands, or be a mistake: it is not guessed.
     value = number_in(cell, decimal_comma and "." not in cell)
     if value is None:
-        raise BadRecord(f"{name!r} is {shown(cell)}; expected a number.")
+        raise BadRecord(f"{shown(name)} is {shown(cell)}; expected a number.")
     return _finite(name, value)
 
 
@@ -148,17 +148,17 @@ def _field(name: str, text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadRecord(f"{name!r} is not a JSON list: {shown(text)}.") from error
+        raise BadRecord(f"{shown(name)} is not a JSON list: {shown(text)}.") from error
 
 
 def _channels(record: Mapping[str, object], names: Sequence[str]) -> list[float]:
     values: list[float] = []
     for name in names:
         if name not in record:
-            raise BadRecord(f"no {name!r} in it.")
+            raise BadRecord(f"no {shown(name)} in it.")
         value = record[name]
         if value == []:
-            raise BadRecord(f"{name!r} is an empty list; expected at least one number.")
+            raise BadRecord(f"{shown(name)} is an empty list; expected at least one number.")
         values.extend(_value(name, item) for item in (value if isinstance(value, list) else [value]))
     return values
 
@@ -167,14 +167,14 @@ def _value(name: str, value: object) -> float:
     if value is None:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise BadRecord(f"{name!r} is {shown(value)}; expected a number, or null if it is missing.")
+        raise BadRecord(f"{shown(name)} is {shown(value)}; expected a number, or null if it is missing.")
     try:
         return _finite(name, float(value))
     except OverflowError as error:
-        raise BadRecord(f"{name!r} is too large a number.") from error
+        raise BadRecord(f"{shown(name)} is too large a number.") from error
 
 
 def _finite(name: str, value: float) -> float:
     if math.isinf(value):
-        raise BadRecord(f"{name!r} is infinite; expected a finite number, or none if it is missing.")
+        raise BadRecord(f"{shown(name)} is infinite; expected a finite number, or none if it is missing.")
     return value

@@ -85,7 +85,7 @@ class LinearGaussian:
     """
 
     state_dim: int = 4
-    max_steps: int = 300
+    max_steps: int = 1000
     name: str = "LinearGaussian"
 
     def __post_init__(self) -> None:
