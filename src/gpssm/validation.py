@@ -16,7 +16,7 @@ _SHOWN = 60  # characters of a bad value that are repeated in its error
 # Not `repr`: it follows a list as deep as that goes, and spells out what is then cut off.
 _brief = reprlib.Repr()
 _brief.maxlevel, _brief.maxlist, _brief.maxdict = 4, 20, 20
-_brief.maxstring = _brief.maxlong = _brief.maxother = 2 * _SHOWN
+_brief.maxstring = _brief.maxlong = _brief.maxother = 4 * _SHOWN
 
 # A channel whose spread is below this share of its size is constant to rounding.
 CONSTANT = 1e-12

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from gpssm import processes
 from gpssm.errors import InvalidInput
 
 
@@ -30,8 +31,8 @@ class Holder(NamedTuple):
 
     @classmethod
     def this(cls) -> "Holder":
-        machine, started = _machine(), (_process(os.getpid()) or ("", ""))[1]
-        return cls(os.getpid(), socket.gethostname(), machine, started, secrets.token_hex(8))
+        pid = os.getpid()
+        return cls(pid, socket.gethostname(), _machine(), processes.started(pid), secrets.token_hex(8))
 
     @classmethod
     def read(cls, text: str) -> "Holder | None":
@@ -57,11 +58,10 @@ class Holder(NamedTuple):
         """Whether it is known not to run any more."""
         if not self.near:
             return False
-        found = _process(self.pid)
+        found = processes.look(self.pid)
         if found is None:
-            return not _answers(self.pid)
-        state, started = found
-        return state in ("Z", "X") or started != self.started
+            return not processes.exists(self.pid)
+        return found.state in ("Z", "X") or found.started != self.started
 
 
 def _machine() -> str:
@@ -70,26 +70,6 @@ def _machine() -> str:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return ""
-
-
-def _process(pid: int) -> tuple[str, str] | None:
-    """State and time of the start; None if there is no such process, or it is not ours to look at."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return fields[0], fields[19]
-
-
-def _answers(pid: int) -> bool:
-    """Whether there is such a process, also one that is hidden from us."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpssm import processes
 from gpssm.atomic import write_atomically
 from gpssm.errors import InvalidInput
 from gpssm.reproduction.plan import Job
@@ -128,7 +129,7 @@ class Store:
 
     def tell(self, running: dict[str, float], seconds_left: float | None) -> None:
         """Say what is going on: label of every running job -> when it was begun."""
-        here = {"pid": os.getpid(), "born": _born(os.getpid()), "host": socket.gethostname()}
+        here = {"pid": os.getpid(), "born": processes.started(os.getpid()), "host": socket.gethostname()}
         self._write("progress.json", here | {"running": running, "seconds_left": seconds_left})
 
     def end(self) -> None:
@@ -161,7 +162,8 @@ class Store:
         if not _is_beat(found):
             return None
         if found["host"] == socket.gethostname():  # also if it is suspended, and says nothing
-            return found if _lives(found["pid"]) and _born(found["pid"]) == found["born"] else None
+            runs = processes.exists(found["pid"]) and processes.started(found["pid"]) == found["born"]
+            return found if runs else None
         return found if age < SILENCE else None
 
     def _is_whole(self, job: Job, name: str) -> bool | None:
@@ -234,21 +236,3 @@ def _is_beat(found: Any) -> bool:
         and all(isinstance(begun, (int, float)) for begun in found["running"].values())
         and isinstance(found.get("seconds_left", ""), (int, float, type(None)))
     )
-
-
-def _lives(pid: int) -> bool:
-    if os.name != "posix":  # there, asking would end it
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _born(pid: int) -> str:
-    """When a process was started, to tell it from a later one of the same number; empty where that is not known."""
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.read_text().rpartition(")")[2].split()[19] if stat.is_file() else ""

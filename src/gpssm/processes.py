@@ -1,0 +1,42 @@
+"""Whether a process that has left its number somewhere is still running."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Seen(NamedTuple):
+    """What the system tells of a process."""
+
+    state: str
+    """`Z` or `X` if it has ended and nobody has asked how."""
+    started: str
+    """Tells processes apart that had the same number one after the other."""
+
+
+def look(pid: int) -> Seen | None:
+    """None if there is no such process, it is not ours to look at, or the system does not tell (other than Linux)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return Seen(fields[0], fields[19])
+
+
+def started(pid: int) -> str:
+    """When it was started; empty where that is not known."""
+    seen = look(pid)
+    return seen.started if seen else ""
+
+
+def exists(pid: int) -> bool:
+    """Whether there is such a process, also one that is hidden from us."""
+    if os.name != "posix":  # there, asking would end it
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
