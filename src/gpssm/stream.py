@@ -172,13 +172,13 @@ class Stream:
             raise InvalidInput(f"stored: a {type(state).__name__} of unknown width; expected a state of {self.method}.")
 
     @property
-    @double_precision
+    @_exclusive
     def state(self) -> Any:
         """Of the core; None during the warm-up."""
         return None if self._layout is None or self._packed is None else self._layout.unpack(self._packed)
 
     @state.setter
-    @double_precision
+    @_exclusive
     def state(self, value: Any) -> None:
         # Mostly as one vector: to hand thirty arrays to a compiled function takes longer than to compute with them.
         self._layout = None if value is None else _Layout.of(value)
@@ -263,6 +263,7 @@ class Stream:
         self.stored = jax.tree.map(np.asarray, self.state)
         serialization.write(path, self)
 
+    @_exclusive
     def __getstate__(self) -> dict[str, Any]:
         """For `pickle` and `copy`: what `save` writes."""
         kept = {name: value for name, value in vars(self).items() if not name.startswith("_")}
