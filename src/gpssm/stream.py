@@ -17,7 +17,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from typing import Annotated, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, get_type_hints
 
 import jax
@@ -30,6 +30,7 @@ from gpssm.contents import Carried, Gaps, NonNegative, renamed, shape
 from gpssm.errors import InvalidInput
 from gpssm.gate import FAR, LARGEST, Gate
 from gpssm.lags import newest, with_past
+from gpssm.packing import Layout
 from gpssm.posterior import Forecast, Posterior, held
 from gpssm.precision import double_precision
 from gpssm.validation import arguments, model_inputs, positive_int, shown
@@ -161,7 +162,7 @@ class Stream:
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
         self._packed: tuple[Array, ...] | None = None
-        self._layout: _Layout | None = None
+        self._layout: Layout | None = None
         self.state = self.stored
 
     def check_fields(self) -> None:
@@ -180,8 +181,7 @@ class Stream:
     @state.setter
     @_exclusive
     def state(self, value: Any) -> None:
-        # Mostly as one vector: to hand thirty arrays to a compiled function takes longer than to compute with them.
-        self._layout = None if value is None else _Layout.of(value)
+        self._layout = None if value is None else Layout.of(value)
         self._packed = None if self._layout is None else self._layout.pack(value)
 
     @property
@@ -469,48 +469,9 @@ def _row(name: str, value: Any, width: int | None) -> NDArray:
     return row
 
 
-_LARGE = 20_000  # numbers in an array; to copy one that is larger takes longer than to hand it over
-
-
-@dataclass(frozen=True, eq=False)
-class _Layout:
-    """How a tree of arrays is handed over: large ones as they are, all others in one vector.
-
-    There is one for every kind of tree: compared by identity, at once.
-    """
-
-    structure: Any
-    leaves: tuple[tuple[tuple[int, ...], Any], ...]  # shape and type of each
-
-    @staticmethod
-    def of(tree: Any) -> "_Layout":
-        leaves, structure = jax.tree.flatten(tree)
-        return _layout(structure, tuple((np.shape(leaf), np.asarray(leaf).dtype) for leaf in leaves))
-
-    @property
-    def sizes(self) -> list[int]:
-        return [int(np.prod(shape)) for shape, _ in self.leaves]
-
-    def pack(self, tree: Any) -> tuple[Array, ...]:
-        leaves = list(zip(jax.tree.leaves(tree), self.sizes, strict=True))
-        small = [jnp.ravel(jnp.asarray(leaf, float)) for leaf, size in leaves if size <= _LARGE]
-        return jnp.concatenate([jnp.zeros(0), *small]), *(jnp.asarray(leaf) for leaf, size in leaves if size > _LARGE)
-
-    def unpack(self, packed: tuple[Array, ...]) -> Any:
-        vector, *large = packed
-        ends = np.cumsum([size for size in self.sizes if size <= _LARGE])
-        small, rest = iter(jnp.split(vector, ends)), iter(large)
-        parts = [next(rest if size > _LARGE else small) for size in self.sizes]
-        leaves = [part.reshape(shape).astype(kind) for part, (shape, kind) in zip(parts, self.leaves, strict=True)]
-        return jax.tree.unflatten(self.structure, leaves)
-
-
-_layout = cache(_Layout)
-
-
 @partial(jax.jit, static_argnames=("kind", "layout"))
 def _step(
-    kind: type[OnlineMethod], layout: _Layout, seed: int, index: int, packed: tuple[Array, ...], y: Array, u: Array
+    kind: type[OnlineMethod], layout: Layout, seed: int, index: int, packed: tuple[Array, ...], y: Array, u: Array
 ) -> tuple[tuple[Array, ...], Array]:
     key = jax.random.fold_in(jax.random.key(seed), index)
     state, info = kind.step(key, layout.unpack(packed), y, u)
