@@ -52,7 +52,7 @@ class _Clock:
         self.running[job.task.label] = time.time()
 
     def end(self, job: Job) -> float:
-        self._left -= job.cost
+        self._left = max(self._left - job.cost, 0.0)  # rounding must not leave less than nothing
         return time.time() - self.running.pop(job.task.label, time.time())
 
     def seconds_left(self) -> float | None:
