@@ -14,7 +14,6 @@ import json
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 if hasattr(os, "sched_setaffinity"):
@@ -27,6 +26,7 @@ from gpssm.datasets import kink
 from gpssm.errors import InvalidInput
 from gpssm.methods import registry
 from gpssm.stream import Stream
+from online import resident_megabytes
 
 RARE = 1000  # samples between two faults, on average
 RUN = 50  # samples of a gap, or of a sensor that is frozen
@@ -62,11 +62,6 @@ def learn(stream: Stream, outputs: np.ndarray, truth: np.ndarray) -> tuple[np.nd
 
 def rms(errors: np.ndarray) -> float:
     return float(np.sqrt(np.nanmean(errors**2)))
-
-
-def resident_megabytes() -> float:
-    """Of this process; Linux only."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def measure(name: str, samples: int, seed: int) -> dict[str, Any]:

@@ -181,7 +181,7 @@ def _check_inputs(name: str, c: NDArray, length: int) -> None:
 def shown(value: Any) -> str:
     """A value for an error: in one line, and not longer than it helps."""
     try:
-        text = " ".join(_brief.repr(value).split())
+        text = " ".join(line.strip() for line in _brief.repr(value).splitlines())
     except ValueError:
         return "a number of thousands of digits"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

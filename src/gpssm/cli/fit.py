@@ -1,7 +1,6 @@
 """`gpssm fit`: a model of the user's recordings, in one file."""
 
 import signal
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import NamedTuple
 import typer
 
 from gpssm.cli.files import Model, check_target, save_somewhere, split
-from gpssm.cli.output import print_json, print_line
+from gpssm.cli.output import print_json, print_line, say
 from gpssm.datasets.csv_files import from_csv
 from gpssm.datasets.series import SeriesList
 from gpssm.errors import InvalidInput
@@ -58,17 +57,17 @@ def run(
             warnings.simplefilter("ignore", TrainingWarning)  # what they say is in the history
             fitted = fit(data.outputs, data.inputs, seed=choices.seed, progress=not quiet)
     except Diverged as error:
-        sys.stderr.write(f"gpssm: {error}\n")
+        say(str(error))
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:
-        sys.stderr.write("gpssm: interrupted before there was a model to save.\n")
+        say("interrupted before there was a model to save.")
         raise typer.Exit(INTERRUPTED) from error
     seconds = time.perf_counter() - started
     fitted = fitted.named(data.output_names, data.input_names)
     try:
         saved, failures = save_somewhere(fitted, out)
     except OSError as error:
-        sys.stderr.write(f"gpssm: {error}\n")
+        say(str(error))
         raise typer.Exit(1) from error
     history = fitted.history
     steps = history.step[-1] if history.step else 0
@@ -94,9 +93,9 @@ def run(
     elif not history.interrupted:
         print_line(f"{_describe(fitted, data)}\n\nmodel: {saved}")
     if history.interrupted:
-        sys.stderr.write(f"gpssm: interrupted; the best model so far, of {steps} steps, was saved as {str(saved)!r}.\n")
+        say(f"interrupted; the best model so far, of {steps} steps, was saved as {str(saved)!r}.")
     if failures:
-        sys.stderr.write(f"gpssm: cannot write {', nor '.join(failures)}; the model is in {str(saved)!r} instead.\n")
+        say(f"cannot write {', nor '.join(failures)}; the model is in {str(saved)!r} instead.")
         raise typer.Exit(1)
     if history.interrupted:
         raise typer.Exit(INTERRUPTED)

@@ -10,7 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, TypeVar, cast
@@ -56,8 +56,10 @@ def print_line(text: str) -> None:
 
 def say(text: str) -> None:
     """A line on standard error."""
-    sys.stderr.write(f"gpssm: {text}\n")
-    sys.stderr.flush()
+    # Whoever reads it may be gone, as in `gpssm stream 2>&1 | head`; then there is nobody to tell.
+    with suppress(OSError):
+        sys.stderr.write(f"gpssm: {text}\n")
+        sys.stderr.flush()
 
 
 def print_columns(

@@ -5,7 +5,6 @@ import importlib.util
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -15,7 +14,9 @@ from typing import Any, NamedTuple
 import typer
 
 from gpssm.cli.files import check_target, load_saved, split
+from gpssm.cli.output import say
 from gpssm.errors import InvalidInput
+from gpssm.interruption import INTERRUPTED
 from gpssm.live.address import VARIABLE, Address
 from gpssm.live.checkpoint import Checkpoint, remove_leftovers
 from gpssm.live.learner import Learner, StoppedLearning
@@ -26,7 +27,6 @@ from gpssm.posterior import Posterior
 from gpssm.stream import Stream
 
 STDIN, STDOUT = 0, 1
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 NOT_SAVED, REFUSED = 1, 2
 OUTPUTS = ("y",)
 """Names that are looked for if neither the user nor a model says any."""
@@ -83,14 +83,6 @@ def _run(choices: Choices, redis: RedisChoices, address: Address | None, stop: S
     doubted = f" ({learner.doubted} of them not wholly believed)" if learner.doubted else ""
     say(f"{learner.learned} sample(s) learned{doubted}, {learner.skipped} skipped, {seconds:.1f} s.")
     return code
-
-
-def say(text: str) -> None:
-    """A line on standard error."""
-    # Whoever reads it may be gone, as in `gpssm stream 2>&1 | head`; then there is nobody to tell.
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"gpssm: {text}\n")
-        sys.stderr.flush()
 
 
 def _learn_from_lines(names: Names, learner: Learner, checkpoint: Checkpoint, stop: Stop) -> bool:

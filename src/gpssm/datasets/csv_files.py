@@ -34,7 +34,6 @@ MISSING = ("", "nan", "na", "n/a", "null", "none")
 
 _SEPARATORS = "\t;,"  # in the order they are tried: a decimal comma must not pass for a separator
 _SHOWN = 20  # column names listed in an error
-_LONGEST_SHOWN = 60  # characters of each
 _DIGITS = 9  # of the index of a column; Python refuses to read thousands of them
 
 
@@ -290,7 +289,4 @@ def number_in(cell: str, decimal_comma: bool) -> float | None:
 
 
 def _listing(names: Sequence[object]) -> str:
-    shown = (
-        text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..." for text in map(repr, names[:_SHOWN])
-    )
-    return ", ".join(shown) + (", ..." if len(names) > _SHOWN else "")
+    return ", ".join(map(shown, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
