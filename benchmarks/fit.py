@@ -4,7 +4,7 @@ Two tanks in a row that drain through holes, the level of the second one measure
 What is timed is everything that `EnVI("auto").fit` does, less what the compiler took, in a process pinned to one core.
 """
 
-from gpssm.cli import runtime
+from gpssm.parallel import runtime
 
 runtime.prepare()
 

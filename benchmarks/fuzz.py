@@ -39,8 +39,8 @@ from gpssm.errors import InvalidInput
 from gpssm.live.records import BadRecord, Lines, Names, Sample, from_fields, from_json
 from gpssm.methods import registry
 from gpssm.methods.arx import ARX
-from gpssm.serialization import InvalidFile
-from gpssm.stream import Stream
+from gpssm.online.stream import Stream
+from gpssm.plumbing.serialization import InvalidFile
 
 NDArray = np.ndarray
 Trial = Callable[[], str]

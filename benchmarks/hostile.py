@@ -25,7 +25,7 @@ import numpy as np
 from gpssm.datasets import kink
 from gpssm.errors import InvalidInput
 from gpssm.methods import registry
-from gpssm.stream import Stream
+from gpssm.online.stream import Stream
 from online import resident_megabytes
 
 RARE = 1000  # samples between two faults, on average

@@ -22,10 +22,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpssm.methods import start
 from gpssm.methods.envi import Data, EnVI, Phase, elbo
-from gpssm.parameters import free_values, parameters, with_free_values
-from gpssm.windows import cut
+from gpssm.numerics.parameters import free_values, parameters, with_free_values
+from gpssm.training import initialisation
+from gpssm.training.windows import cut
 
 CASES = {
     # name: (windows, steps, states, inputs, inducing points, members, milliseconds allowed)
@@ -40,11 +40,11 @@ def iteration(windows: int, steps: int, dx: int, dc: int, inducing: int, members
     rng = np.random.default_rng(0)
     y, c = rng.standard_normal((windows * steps, 1)).cumsum(axis=0), rng.standard_normal((windows * steps, dc))
     method = EnVI(dx, inducing, num_members=members, window=steps)
-    begun = start.begin(method, [y], [c])
+    begun = initialisation.begin(method, [y], [c])
     data = cut([begun.scaling.standardise_outputs(y)], [begun.scaling.standardise_inputs(c)], steps)
     settings = method.settings(begun, hidden=dx > 1)
     names = [p.name for p in parameters(begun.model) if p.name not in begun.fixed]
-    carry = start.ensembles(begun, data, members, jax.random.key(1), jnp.float64)
+    carry = initialisation.ensembles(begun, data, members, jax.random.key(1), jnp.float64)
     model, data = jax.tree.map(jnp.asarray, (begun.model, Data(data, Phase(0.7 if dx > 1 else 0.0))))
     free = free_values(model, names)
 

@@ -14,7 +14,7 @@ if hasattr(os, "sched_setaffinity"):
 # taken from the cache of the command line, also if it was compiled quickly.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
-from gpssm.cli import runtime
+from gpssm.parallel import runtime
 
 runtime.prepare()
 
@@ -24,14 +24,14 @@ import jaxtyping
 # left out: what they do with a wrong type is itself under test.
 jaxtyping.install_import_hook(
     [
-        "gpssm.fastmath",
+        "gpssm.numerics.fastmath",
         "gpssm.filters",
         "gpssm.gp",
-        "gpssm.linalg",
+        "gpssm.numerics.linalg",
         "gpssm.models",
-        "gpssm.parameters",
-        "gpssm.scaling",
-        "gpssm.windows",
+        "gpssm.numerics.parameters",
+        "gpssm.models.scaling",
+        "gpssm.training.windows",
     ],
     "beartype.beartype",
 )

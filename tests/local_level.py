@@ -51,7 +51,7 @@ class LocalLevel:
         import jax
         import jax.numpy as jnp
 
-        from gpssm.stream import Info
+        from gpssm.online.stream import Info
 
         mean, var = state.mean + u.sum(), state.var + Q
         seen = ~jnp.isnan(y)
@@ -88,12 +88,12 @@ class LocalLevel:
 
 
 def put_in_place(replace: Callable[[Any, str, Any], None] = setattr) -> None:
-    from gpssm import serialization
     from gpssm.cli import stream
-    from gpssm.stream import Stream
+    from gpssm.online.stream import Stream
+    from gpssm.plumbing import serialization
 
     # First, so that the other modules, which take as long to import as JAX, are imported only if they are needed.
-    replace(serialization, "_MODULES", ("gpssm.stream", __name__, *serialization._MODULES))
+    replace(serialization, "_MODULES", ("gpssm.online.stream", __name__, *serialization._MODULES))
     replace(stream, "_new_stream", lambda choices: Stream(LocalLevel(choices.state_dim), choices.seed))
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpssm import atomic
-from gpssm.atomic import leftovers, write_atomically
+from gpssm.plumbing import atomic
+from gpssm.plumbing.atomic import leftovers, write_atomically
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes and links are those of POSIX")
 

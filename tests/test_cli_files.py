@@ -20,12 +20,13 @@ import numpy as np
 import pytest
 
 import gpssm
-from gpssm import atomic, evaluation, metrics
-from gpssm.cli import runtime
+from gpssm import evaluation, metrics
 from gpssm.cli.main import main
 from gpssm.datasets import columns, from_csv, kink, to_csv
 from gpssm.methods.arx import ARX
 from gpssm.models.emission import FunctionEmission
+from gpssm.parallel import runtime
+from gpssm.plumbing import atomic
 
 TRAIN, TEST = 240, 60
 HORIZON = 20  # of all forecasts of EnVI: compiled once

@@ -17,11 +17,11 @@ from gpssm.gp.means import Linear
 from gpssm.gp.sparse import SparseGP
 from gpssm.methods import envi, prssm, registry, vcdt
 from gpssm.methods.base import Learner, StateSpaceMethod
-from gpssm.methods.recognition import Gaussians
-from gpssm.methods.training import Schedule
 from gpssm.models import GPSSM, DiagonalNoise, InitialState, LinearEmission, Transition
 from gpssm.models.gpssm import FullNoise
-from gpssm.windows import Windows, cut
+from gpssm.training.optimiser import Schedule
+from gpssm.training.recognition import Gaussians
+from gpssm.training.windows import Windows, cut
 
 STATES, OUTPUTS, INPUTS, LENGTH, INDUCING = 2, 1, 1, 30, 6
 KEY = jax.random.key(3)
@@ -201,7 +201,7 @@ SHORT = Schedule(max_steps=2, chunk=1)
 SLOW = dict.fromkeys(("EnVI", "DKF", "AD-EnKF", "CO-GPSSM", "VCDT (amortised)", "ODGPSSM"), pytest.mark.slow)
 
 
-@pytest.mark.filterwarnings("ignore::gpssm.methods.training.TrainingWarning")
+@pytest.mark.filterwarnings("ignore::gpssm.training.optimiser.TrainingWarning")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in registry.SYSTEMS])
 def test_every_system_is_a_whole_method(name: str, tmp_path: Path) -> None:
     """Inputs, hidden states, gaps, two recordings; filter, forecast, transition, summary; save and load; a seed."""

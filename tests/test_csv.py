@@ -330,7 +330,7 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
 
 def test_what_is_read_can_be_fitted(write: Write) -> None:
     """Both results go into `fit` as they are; what a fit cannot use, the fit refuses."""
-    from gpssm.validation import training_data
+    from gpssm.plumbing.validation import training_data
 
     rows = "".join(f"{k},{t % 5},{t}\n" for t in range(6) for k in "ab")
     data = from_csv(write("k,y,u\n" + rows), "y", "u", id="k")

@@ -14,8 +14,8 @@ from gpssm.gp.means import Linear
 from gpssm.gp.sparse import SparseGP
 from gpssm.methods.envi import Data, Phase, Settings, elbo
 from gpssm.models import GPSSM, DiagonalNoise, InitialState, LinearEmission, Transition
-from gpssm.parameters import free_values, parameters, with_free_values
-from gpssm.windows import Windows, cut
+from gpssm.numerics.parameters import free_values, parameters, with_free_values
+from gpssm.training.windows import Windows, cut
 
 LENGTH, STATES, OUTPUTS = 40, 2, 2
 

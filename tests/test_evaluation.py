@@ -7,7 +7,7 @@ import gpssm
 from gpssm import evaluation, metrics
 from gpssm.errors import InvalidInput
 from gpssm.experiments import sysid
-from gpssm.methods.training import Schedule
+from gpssm.training.optimiser import Schedule
 
 LENGTH, TEST, BLOCK = 120, 25, 10
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpssm.fastmath import exp
+from gpssm.numerics.fastmath import exp
 
 
 def test_matches_numpy_to_rounding():

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 import gpssm
-from gpssm.compilation import CompileClock
 from gpssm.experiments import kink as experiment
-from gpssm.interruption import Interruption
-from gpssm.methods import candidates, start, training
-from gpssm.methods.training import Diverged, Schedule, TrainingWarning
 from gpssm.models import DiagonalNoise
+from gpssm.plumbing.compilation import CompileClock
+from gpssm.plumbing.interruption import Interruption
+from gpssm.training import candidates, initialisation, optimiser
+from gpssm.training.optimiser import Diverged, Schedule, TrainingWarning
 
 SHORT = Schedule(max_steps=100, decay_steps=50)
 LENGTH = 200
@@ -97,7 +97,7 @@ def test_channels_that_are_rarely_seen_together_keep_their_scale() -> None:
     y = rng.standard_normal((60, 2)) * [2.0, 30.0] + [1.0, -5.0]
     y[::2, 0] = y[1::2, 1] = np.nan
     y[:2] = [[1.0, -5.0], [1.0001, -5.0001]]
-    scaling = start.begin(gpssm.EnVI(2, 5), [y], [y[:, :0]]).scaling
+    scaling = initialisation.begin(gpssm.EnVI(2, 5), [y], [y[:, :0]]).scaling
     np.testing.assert_allclose(scaling.state_scale, np.nanstd(y, axis=0))
     np.testing.assert_allclose(scaling.state_shift, np.nanmean(y, axis=0))
 
@@ -214,7 +214,7 @@ def _toy(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
-        model, _, history = training.train(
+        model, _, history = optimiser.train(
             objective,
             DiagonalNoise(jnp.exp(jnp.array([start]))),
             jnp.zeros(1),
@@ -289,7 +289,7 @@ def test_interrupted_before_the_first_step_is_an_interrupt(
     def interrupted(*args: Any, **kwargs: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "_run_chunk", interrupted)
+    monkeypatch.setattr(optimiser, "_run_chunk", interrupted)
     with pytest.raises(KeyboardInterrupt):
         gpssm.EnVI(state_dim=1, num_inducing=10, num_members=30).fit(data.outputs)
 
@@ -325,7 +325,7 @@ def oscillation(length: int = 120) -> np.ndarray:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::gpssm.methods.training.TrainingWarning")
+@pytest.mark.filterwarnings("ignore::gpssm.training.optimiser.TrainingWarning")
 def test_hidden_state_carries_an_oscillation() -> None:
     """The phase of an oscillation is in no single output; the forecast must follow it."""
     y = oscillation()

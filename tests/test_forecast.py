@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gpssm.posterior import Forecast, held
+from gpssm.posteriors.posterior import Forecast, held
 
 LARGE = st.floats(-1.7e308, 1.7e308)
 PATHS = arrays(float, st.tuples(st.integers(2, 6), st.integers(1, 4), st.integers(1, 2)), elements=LARGE)

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 import gpssm
-from gpssm import progress
 from gpssm.cli import output
 from gpssm.cli.main import main
 from gpssm.datasets import kink, to_csv
-from gpssm.history import Progress
-from gpssm.interruption import Interruption
 from gpssm.methods.base import Course
+from gpssm.plumbing.interruption import Interruption
+from gpssm.posteriors.history import Progress
+from gpssm.training import progress
 
 # As a compilation is for Python: minutes without a single instruction of its own, and other threads can run.
 BUSY = "hashlib.pbkdf2_hmac('sha256', b'', b'', 2_000_000_000)"
@@ -93,7 +93,7 @@ def test_a_command_that_compiles_says_at_once_that_it_stops_and_ends_when_told_a
 
 def test_a_fit_in_a_program_of_the_users_says_that_it_stops_and_does_not_end_it(scripts: Any) -> None:
     script = scripts(
-        "import hashlib, sys\nfrom gpssm.interruption import Interruption\n"
+        "import hashlib, sys\nfrom gpssm.plumbing.interruption import Interruption\n"
         f"with Interruption():\n    sys.stderr.write('busy\\n'); sys.stderr.flush(); {BUSY}"
     )
     script.process.send_signal(signal.SIGINT)
@@ -232,7 +232,7 @@ def test_commands_tell_how_they_go_on_unless_told_not_to(
 
     def slow(fit: Any) -> Any:
         def run(self: Any, *arguments: Any, progress: Any, **more: Any) -> Any:
-            with gpssm.progress.watcher(progress, "LastValue") as watch:
+            with gpssm.training.progress.watcher(progress, "LastValue") as watch:
                 if watch is not None:
                     watch(told(25))
                 time.sleep(0.5)

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpssm.filters import joint, kalman
-from gpssm.filters.joint import Basis, Joint
+from gpssm.filters import augmented, kalman
+from gpssm.filters.augmented import Basis, Joint
 from gpssm.gp.kernels import RBF
 from gpssm.models.emission import FunctionEmission, LinearEmission
-from gpssm.precision import double_precision
+from gpssm.plumbing.precision import double_precision
 
 NDArray = np.ndarray
 
@@ -21,7 +21,7 @@ def _random_cov(rng: np.random.Generator, n: int) -> NDArray:
 
 @pytest.mark.parametrize(("count", "dx"), [(4, 1), (20, 2), (50, 4), (21, 3), (20, 12), (4, 40)])
 def test_members_have_exact_moments(count: int, dx: int) -> None:
-    points = joint.members(count, dx)
+    points = augmented.members(count, dx)
     np.testing.assert_allclose(points.mean(axis=0), 0.0, atol=1e-12)
     np.testing.assert_allclose(points.T @ points / len(points), np.eye(dx), atol=1e-12)
 
@@ -51,14 +51,14 @@ def test_known_linear_f_is_the_kalman_filter(missing: tuple[int, ...]) -> None:
     y = rng.normal(size=dy)
     y[list(missing)] = np.nan
     kernel = RBF(np.ones(dx + dc))
-    points = jnp.asarray(joint.members(20, dx))
+    points = jnp.asarray(augmented.members(20, dx))
 
     @jax.jit
-    def step(y: jax.Array) -> tuple[joint.Predicted, joint.Innovation, Joint]:
-        factor, whitening = joint.state_factor(of, dx), joint.whiten(basis, kernel)
-        ahead = joint.predict(of, factor, basis, kernel, whitening, jnp.zeros(dx), jnp.asarray(q), c, points)
-        found = joint.innovate(ahead, joint.observe(emission, ahead, y, jnp.asarray(r), points))
-        return ahead, found, joint.update(of, ahead, found)
+    def step(y: jax.Array) -> tuple[augmented.Predicted, augmented.Innovation, Joint]:
+        factor, whitening = augmented.state_factor(of, dx), augmented.whiten(basis, kernel)
+        ahead = augmented.predict(of, factor, basis, kernel, whitening, jnp.zeros(dx), jnp.asarray(q), c, points)
+        found = augmented.innovate(ahead, augmented.observe(emission, ahead, y, jnp.asarray(r), points))
+        return ahead, found, augmented.update(of, ahead, found)
 
     predicted, innovation, updated = step(jnp.asarray(y))
 
@@ -84,27 +84,27 @@ def test_weights_are_learned_as_in_bayesian_linear_regression() -> None:
     z = np.array([[-1.0], [0.0], [1.5]])
     basis = Basis(jnp.asarray(z), jnp.ones(num), jnp.asarray([0.2]), jnp.asarray([2.0]))
     kernel = RBF(np.array([0.8]))
-    whitening = joint.whiten(basis, kernel)
+    whitening = augmented.whiten(basis, kernel)
     prior = _random_cov(rng, num + 2)
     states = rng.normal(size=30)
     cov = np.zeros((num + 3, num + 3))
     cov[1:, 1:], cov[0, 0] = prior, 1e-12
     of = Joint(jnp.concatenate([states[:1], np.zeros(num + 2)]), jnp.asarray(cov))
     emission = LinearEmission(np.eye(1), np.zeros(1))
-    points = jnp.asarray(joint.members(8, 1))
+    points = jnp.asarray(augmented.members(8, 1))
 
     @jax.jit
     def step(of: Joint, y: jax.Array) -> Joint:
-        factor = joint.state_factor(of, 1)
-        predicted = joint.predict(
+        factor = augmented.state_factor(of, 1)
+        predicted = augmented.predict(
             of, factor, basis, kernel, whitening, jnp.zeros(1), jnp.asarray([q]), jnp.zeros(0), points
         )
-        seen = joint.observe(emission, predicted, y[None], jnp.asarray([1e-10]), points)
-        return joint.update(of, predicted, joint.innovate(predicted, seen))
+        seen = augmented.observe(emission, predicted, y[None], jnp.asarray([1e-10]), points)
+        return augmented.update(of, predicted, augmented.innovate(predicted, seen))
 
     for y in states[1:]:
         of = step(of, jnp.asarray(y))
-    h = np.asarray(joint.features(basis, kernel, whitening, jnp.asarray(states[:-1, None]))[0])
+    h = np.asarray(augmented.features(basis, kernel, whitening, jnp.asarray(states[:-1, None]))[0])
     exact = np.linalg.inv(np.linalg.inv(prior) + h.T @ h / q)
     np.testing.assert_allclose(of.cov[1:, 1:], exact, rtol=1e-5, atol=1e-8)
     np.testing.assert_allclose(of.mean[1:], exact @ h.T @ (np.diff(states) / q), rtol=1e-4, atol=1e-6)
@@ -122,15 +122,15 @@ def test_an_inserted_inducing_input_changes_nothing_that_is_known() -> None:
     cov = _random_cov(rng, dx + dx * width)
     of = Joint(jnp.asarray(rng.normal(size=dx + dx * width)), jnp.asarray(cov))
     s = jnp.asarray([0.4, -0.3])
-    new, wider = jax.jit(joint.insert, static_argnums=1)(of, dx, basis, kernel, amplitude, jnp.asarray(3), s)
+    new, wider = jax.jit(augmented.insert, static_argnums=1)(of, dx, basis, kernel, amplitude, jnp.asarray(3), s)
 
     others = np.array([i for i in range(dx + dx * width) if i not in (dx + 3, dx + width + 3)])
     np.testing.assert_array_equal(np.asarray(new.mean)[others], np.asarray(of.mean)[others])
     np.testing.assert_array_equal(np.asarray(new.cov)[np.ix_(others, others)], cov[np.ix_(others, others)])
     assert np.linalg.eigvalsh(np.asarray(new.cov)).min() > 0
 
-    h_new, open_new = joint.features(wider, kernel, joint.whiten(wider, kernel), s[None])
-    h_old, open_old = joint.features(basis, kernel, joint.whiten(basis, kernel), s[None])
+    h_new, open_new = augmented.features(wider, kernel, augmented.whiten(wider, kernel), s[None])
+    h_old, open_old = augmented.features(basis, kernel, augmented.whiten(basis, kernel), s[None])
     for d in range(dx):
         rows = slice(dx + d * width, dx + (d + 1) * width)
         np.testing.assert_allclose(h_new[0] @ new.mean[rows], h_old[0] @ of.mean[rows], rtol=1e-4)
@@ -144,7 +144,7 @@ def test_paths_that_leave_give_way_to_those_that_stay() -> None:
     low, high = jnp.array([-1.0]), jnp.array([1.0])
     leaves = jnp.arange(40) % 4 == 0  # at the third of five steps
     states = jnp.where((jnp.arange(5)[:, None] == 2) & leaves, 7.0, 0.5)[:, :, None]
-    chosen = np.asarray(joint.stay(jax.random.key(0), states, low, high))
+    chosen = np.asarray(augmented.stay(jax.random.key(0), states, low, high))
     np.testing.assert_array_equal(chosen[~leaves], np.arange(40)[~leaves])
     assert not np.asarray(leaves)[chosen].any()
     assert len(set(chosen[np.asarray(leaves)])) > 3  # not all the same one
@@ -155,7 +155,7 @@ def test_where_all_paths_leave_those_that_stay_longest_are_kept() -> None:
     low, high = jnp.array([-1.0, -1.0]), jnp.array([1.0, 1.0])
     steps = jnp.arange(10)  # path i leaves after i steps, by its second state
     states = jnp.stack([jnp.zeros((20, 10)), jnp.where(jnp.arange(20)[:, None] >= steps, -3.0, 0.0)], axis=2)
-    np.testing.assert_array_equal(joint.stay(jax.random.key(0), states, low, high), 9)
+    np.testing.assert_array_equal(augmented.stay(jax.random.key(0), states, low, high), 9)
 
 
 @double_precision
@@ -167,7 +167,7 @@ def test_forgetting_is_a_regression_with_lighter_rows() -> None:
     for t, row in enumerate(rows, start=1):
         gain = cov @ row / (row @ cov @ row + noise)
         of = Joint(jnp.zeros(3), jnp.asarray(cov - np.outer(gain, row @ cov)))
-        cov = np.asarray(of.cov if t == n else joint.forget(of, no_prior, jnp.asarray(1.0 / t)).cov)
+        cov = np.asarray(of.cov if t == n else augmented.forget(of, no_prior, jnp.asarray(1.0 / t)).cov)
     weights = np.arange(1, n + 1) / n
     np.testing.assert_allclose(np.linalg.inv(cov), (rows.T * weights) @ rows / noise, rtol=1e-5, atol=1e-6)
 
@@ -178,11 +178,11 @@ def test_forgetting_ends_at_the_prior() -> None:
     of = Joint(jnp.asarray(rng.normal(size=5)), jnp.asarray(_random_cov(rng, 5)))
     variance = np.diagonal(of.cov)[2:]
     prior = jnp.asarray(variance * [1.0, 1.1, 9.0])
-    wider = joint.forget(of, prior, jnp.asarray(0.5))
+    wider = augmented.forget(of, prior, jnp.asarray(0.5))
     np.testing.assert_allclose(np.diagonal(wider.cov)[2:], variance * [1.0, 1.1, 1.5])
     np.testing.assert_array_equal(wider.cov[:2, :2], of.cov[:2, :2])  # the state is known as before
     assert np.linalg.eigvalsh(wider.cov).min() > 0
-    np.testing.assert_array_equal(joint.forget(of, 0.5 * prior, jnp.asarray(0.0)).cov, of.cov)
+    np.testing.assert_array_equal(augmented.forget(of, 0.5 * prior, jnp.asarray(0.0)).cov, of.cov)
     np.testing.assert_array_equal(wider.mean, of.mean)
 
 
@@ -191,12 +191,12 @@ def test_a_linear_function_is_observed_like_its_matrix() -> None:
     rng = np.random.default_rng(9)
     matrix = rng.normal(size=(3, 2))
     function = FunctionEmission(lambda x: x @ matrix.T, np.zeros(2), np.ones(2), np.zeros(3), np.ones(3))
-    predicted = joint.Predicted(
+    predicted = augmented.Predicted(
         jnp.asarray(rng.normal(size=2)), jnp.asarray(_random_cov(rng, 2)), jnp.zeros((2, 4)), jnp.eye(2), jnp.zeros(())
     )
-    points, y, r = jnp.asarray(joint.members(20, 2)), jnp.asarray(rng.normal(size=3)), jnp.full(3, 0.2)
-    a = joint.observe(LinearEmission(matrix, np.zeros(3)), predicted, y, r, points)
-    b = joint.observe(function, predicted, y, r, points)
+    points, y, r = jnp.asarray(augmented.members(20, 2)), jnp.asarray(rng.normal(size=3)), jnp.full(3, 0.2)
+    a = augmented.observe(LinearEmission(matrix, np.zeros(3)), predicted, y, r, points)
+    b = augmented.observe(function, predicted, y, r, points)
     for part_a, part_b in zip(a, b, strict=True):
         np.testing.assert_allclose(part_a, part_b, rtol=1e-8)
 
@@ -206,6 +206,6 @@ def test_nothing_is_differentiated_into_nan() -> None:
     basis = Basis(jnp.zeros((3, 1)), jnp.asarray([1.0, 0.0, 0.0]), jnp.zeros(1), jnp.ones(1))
 
     def inverse(lengthscale: jax.Array) -> jax.Array:
-        return jnp.sum(joint.whiten(basis, RBF(lengthscale[None])).inverse)
+        return jnp.sum(augmented.whiten(basis, RBF(lengthscale[None])).inverse)
 
     assert np.isfinite(jax.grad(inverse)(jnp.asarray(1.0)))

@@ -7,7 +7,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from gpssm.gp import RBF, Matern32, Matern52
-from gpssm.parameters import parameters, with_values
+from gpssm.numerics.parameters import parameters, with_values
 
 
 def distances(x, z, lengthscale):

@@ -7,7 +7,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from scipy.stats import multivariate_normal
 
-from gpssm import linalg
+from gpssm.numerics import linalg
 
 
 def positive_definite(n, seed=0):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from gpssm.gp import RBF, Function, Identity, Linear, SparseGP, Zero
-from gpssm.history import History
 from gpssm.models import GPSSM, DiagonalNoise, FullNoise, InitialState, LinearEmission, Transition
-from gpssm.scaling import Scaling, moments
-from gpssm.summary import summarise
+from gpssm.models.scaling import Scaling, moments
+from gpssm.posteriors.history import History
+from gpssm.posteriors.summary import summarise
 
 DX, DY, DC = 2, 2, 1
 

@@ -17,17 +17,18 @@ import gpssm
 from gpssm import plots
 from gpssm.filters import ensemble, kalman
 from gpssm.gp.means import Linear
-from gpssm.history import History
-from gpssm.methods import adenkf, dkf, envi, start
+from gpssm.methods import adenkf, dkf, envi
 from gpssm.methods.adenkf import ADEnKF
 from gpssm.methods.base import Learner, StateSpaceMethod
 from gpssm.methods.dkf import DKF, StructuredInference
-from gpssm.methods.recognition import Gaussians
-from gpssm.methods.training import Schedule
 from gpssm.models import GPSSM, DiagonalNoise, InitialState, LinearEmission
 from gpssm.models.neural import GatedTransition, NeuralTransition, ResidualTransition
-from gpssm.posterior import Posterior
-from gpssm.windows import Windows, cut
+from gpssm.posteriors.history import History
+from gpssm.posteriors.posterior import Posterior
+from gpssm.training import initialisation
+from gpssm.training.optimiser import Schedule
+from gpssm.training.recognition import Gaussians
+from gpssm.training.windows import Windows, cut
 
 STATES, LENGTH = 2, 30
 # Coordinates are independent, so that the exact posterior is in reach of diagonal Gaussians.
@@ -401,7 +402,7 @@ def test_saved_and_loaded_it_is_the_same(fitted: Posterior, tmp_path: Any) -> No
 def test_summary_and_plot_of_a_network(chosen: Callable[..., StateSpaceMethod]) -> None:
     """The linear part is in the user's units; there are no inducing points to show."""
     method, y = chosen(1, width=4), 5.0 + 2.0 * np.sin(np.arange(40.0))[:, None]
-    begun = start.begin(method, [y], [y[:, :0]])
+    begun = initialisation.begin(method, [y], [y[:, :0]])
     posterior = method._posterior(begun.model, History(), begun, hidden=False)
     rows = {row.name: row for row in posterior.summary().rows}
     slope, intercept = (rows[f"transition.mean.{name}"].value.item() for name in ("weight", "bias"))

@@ -16,12 +16,12 @@ from gpssm.datasets import car, kink, kink_function, nascar
 from gpssm.errors import InvalidInput
 from gpssm.experiments.kink import GRID
 from gpssm.gp.means import Linear
-from gpssm.methods import oenvi_core
-from gpssm.methods.oenvi_core import State
-from gpssm.methods.trial import Trial
 from gpssm.models.neural import ResidualTransition
-from gpssm.precision import double_precision
-from gpssm.stream import Estimate, Stream
+from gpssm.online.hypotheses import Trial
+from gpssm.online.oenvi import core
+from gpssm.online.oenvi.core import State
+from gpssm.online.stream import Estimate, Stream
+from gpssm.plumbing.precision import double_precision
 
 NDArray = np.ndarray
 SMALL = {"num_inducing": 8, "num_members": 10, "trial": 30}
@@ -195,18 +195,18 @@ def test_gradient_of_the_noise_goes_through_time(
     known[2:, 2:] = 0.0
     hyper = begun.hyper._replace(amplitude=jnp.full(2, -60.0))  # nor is there anything to learn of f
     begun = eqx.tree_at(lambda s: (s.joint.cov, s.hyper), begun, (jnp.asarray(known), hyper))
-    climb, gradients = oenvi_core._climb, list[oenvi_core.Hyper]()
+    climb, gradients = core._climb, list[core.Hyper]()
 
-    def overheard(state: State, gradient: oenvi_core.Hyper, *rest: Any) -> Any:
+    def overheard(state: State, gradient: core.Hyper, *rest: Any) -> Any:
         gradients.append(gradient)
         return climb(state, gradient, *rest)
 
-    monkeypatch.setattr(oenvi_core, "_climb", overheard)
+    monkeypatch.setattr(core, "_climb", overheard)
 
     @jax.jit
-    def step(state: State, y: jax.Array) -> tuple[State, jax.Array, oenvi_core.Hyper]:
+    def step(state: State, y: jax.Array) -> tuple[State, jax.Array, core.Hyper]:
         gradients.clear()
-        state, info = oenvi_core.step(jax.random.key(0), state, y, jnp.zeros(0))
+        state, info = core.step(jax.random.key(0), state, y, jnp.zeros(0))
         return state, info.log_score, gradients[0]
 
     def run(noise: dict[str, NDArray], length: int) -> tuple[State, float]:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import gpssm
-from gpssm.methods import oenvi_paper
-from gpssm.methods.oenvi_paper import PaperOEnVI
-from gpssm.precision import double_precision
+from gpssm.online.oenvi import paper
+from gpssm.online.oenvi.paper import PaperOEnVI
+from gpssm.plumbing.precision import double_precision
 
 
 @double_precision
-def _state(rng: np.random.Generator) -> oenvi_paper.PaperState:
+def _state(rng: np.random.Generator) -> paper.PaperState:
     """Two states seen through a matrix into three channels, one input."""
     emission = rng.normal(size=(3, 2))
     outputs = rng.normal(size=(20, 3)) * [1.0, 10.0, 0.1]
@@ -31,10 +31,10 @@ def test_both_forms_of_the_objective_agree(missing: tuple[int, ...]) -> None:
     y[list(missing)] = np.nan
 
     def both(variance: jax.Array) -> jax.Array:
-        model = oenvi_paper.with_free_values(state.model, {"process_noise.variance": variance})
+        model = paper.with_free_values(state.model, {"process_noise.variance": variance})
         options = state.settings.options
-        step = oenvi_paper._assimilate(model, state.members, jnp.asarray(y), jnp.ones(1), jax.random.key(1), options)
-        return jnp.stack([oenvi_paper.objective(step), oenvi_paper.alternative(step, model, jnp.asarray(y))])
+        step = paper._assimilate(model, state.members, jnp.asarray(y), jnp.ones(1), jax.random.key(1), options)
+        return jnp.stack([paper.objective(step), paper.alternative(step, model, jnp.asarray(y))])
 
     at = jnp.asarray([-1.0, 0.5])
     first, second = jax.jit(both)(at)
@@ -48,7 +48,7 @@ def test_both_forms_of_the_objective_agree(missing: tuple[int, ...]) -> None:
 def test_whole_kl_is_subtracted_at_every_sample() -> None:
     rng = np.random.default_rng(6)
     state = _state(rng)
-    step = jax.jit(oenvi_paper._assimilate, static_argnames="options")(
+    step = jax.jit(paper._assimilate, static_argnames="options")(
         state.model,
         state.members,
         jnp.asarray(rng.normal(size=3)),
@@ -57,7 +57,7 @@ def test_whole_kl_is_subtracted_at_every_sample() -> None:
         state.settings.options,
     )
     np.testing.assert_allclose(
-        oenvi_paper.objective(step), step.filtered.log_likelihood - state.model.transition.kl(), rtol=1e-12
+        paper.objective(step), step.filtered.log_likelihood - state.model.transition.kl(), rtol=1e-12
     )
 
 
@@ -72,9 +72,7 @@ def test_one_adam_step_per_sample_moves_every_parameter_that_is_not_fixed() -> N
     held = np.asarray(before.obs_noise.variance)
     assert np.array_equal(held, np.asarray(after.obs_noise.variance))
     for name in ("process_noise.variance", "transition.gp.q_mean", "transition.gp.inducing_inputs"):
-        old, new = (
-            next(np.asarray(p.value) for p in oenvi_paper.parameters(m) if p.name == name) for m in (before, after)
-        )
+        old, new = (next(np.asarray(p.value) for p in paper.parameters(m) if p.name == name) for m in (before, after))
         assert 0 < np.abs(new - old).max() < 0.1, name
 
 

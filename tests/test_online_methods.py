@@ -13,8 +13,8 @@ import gpssm
 from gpssm.datasets import kink
 from gpssm.errors import InvalidInput
 from gpssm.methods import registry
-from gpssm.precision import double_precision
-from gpssm.stream import Estimate, Stream
+from gpssm.online.stream import Estimate, Stream
+from gpssm.plumbing.precision import double_precision
 
 NDArray = np.ndarray
 TRIAL = 30  # where there is one; each of its two phases is compiled
@@ -196,7 +196,7 @@ def test_a_driven_system_that_was_at_rest(name: str) -> None:
 
 
 def test_compiled_once_for_all_streams(name: str, data: NDArray) -> None:
-    from gpssm import stream as module
+    from gpssm.online import stream as module
 
     learn(start(name, seed=1), data[:60])
     before = module._step._cache_size()

@@ -8,7 +8,7 @@ import pytest
 
 from gpssm.gp import RBF, Linear, Matern32, SparseGP
 from gpssm.models import GPSSM, DiagonalNoise, FullNoise, InitialState, LinearEmission, Transition
-from gpssm.parameters import free_values, match, parameter, parameters, with_free_values, with_values
+from gpssm.numerics.parameters import free_values, match, parameter, parameters, with_free_values, with_values
 
 
 def factor(*shape):

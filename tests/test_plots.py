@@ -8,10 +8,10 @@ import pytest
 
 from gpssm import metrics, plots
 from gpssm.filters import ensemble
-from gpssm.history import History
 from gpssm.methods.envi import EnVI
-from gpssm.methods.start import begin
-from gpssm.posterior import FilterSettings, Forecast, Posterior, States
+from gpssm.posteriors.history import History
+from gpssm.posteriors.posterior import FilterSettings, Forecast, Posterior, States
+from gpssm.training.initialisation import begin
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

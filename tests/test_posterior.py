@@ -12,8 +12,8 @@ import pytest
 
 import gpssm
 from gpssm.datasets import kink, kink_function
-from gpssm.methods.training import Schedule
-from gpssm.serialization import InvalidFile
+from gpssm.plumbing.serialization import InvalidFile
+from gpssm.training.optimiser import Schedule
 
 # Every recording and every forecast is as long as the others: filter and forecast are compiled once.
 LENGTH, HORIZON, PATHS, DATA_SETS = 200, 30, 1000, 12

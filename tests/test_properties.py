@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.extra import numpy as hnp
 
-from gpssm import validation, windows
 from gpssm.datasets import Series, from_csv, to_csv
 from gpssm.datasets.csv_files import separator_of
 from gpssm.datasets.series import SeriesList
 from gpssm.errors import InvalidInput
+from gpssm.plumbing import validation
+from gpssm.training import windows
 
 NDArray = np.ndarray
 anything = settings(deadline=None, max_examples=200, derandomize=True)

@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpssm.filters import joint
-from gpssm.filters.joint import Basis, Joint
+from gpssm.filters import augmented
+from gpssm.filters.augmented import Basis, Joint
 from gpssm.gp.kernels import RBF
-from gpssm.methods import rgpssm
-from gpssm.methods.rgpssm import RGPSSMHyper
-from gpssm.precision import double_precision
+from gpssm.online import rgpssm
+from gpssm.online.rgpssm import RGPSSMHyper
+from gpssm.plumbing.precision import double_precision
 
 NDArray = np.ndarray
 OLD = RGPSSMHyper(np.log([0.8]), np.log([1.3]), np.log([0.1]), np.log([0.1]))
@@ -31,17 +31,17 @@ def test_the_joint_is_moved_by_its_tangent() -> None:
         jnp.asarray(rng.normal(size=(num, dx + dc))), jnp.asarray([1.0, 1, 1, 0]), jnp.zeros(dx + dc), jnp.ones(dx + dc)
     )
     kernel = RBF(np.linspace(1.0, 2.0, dx + dc))
-    whitening = joint.whiten(basis, kernel)
+    whitening = augmented.whiten(basis, kernel)
     of = Joint(jnp.asarray(rng.normal(size=dx + rows * width)), jnp.asarray(random_cov(rng, dx + rows * width)))
     amplitude, noise, c = jnp.asarray([0.5, 2.0]), jnp.asarray([0.1, 0.2]), jnp.asarray([0.3])
 
     def move(both: jax.Array) -> jax.Array:
         x, weights = both[:dx], both[dx:].reshape(rows, width)
-        h = joint.features(basis, kernel, whitening, jnp.concatenate([x, c])[None])[0][0]
+        h = augmented.features(basis, kernel, whitening, jnp.concatenate([x, c])[None])[0][0]
         return jnp.concatenate([x[:rows] + weights @ h, x[: dx - rows]])
 
     slope = jax.jacfwd(move)(of.mean)
-    open_share = joint.features(basis, kernel, whitening, jnp.concatenate([of.mean[:dx], c])[None])[1][0]
+    open_share = augmented.features(basis, kernel, whitening, jnp.concatenate([of.mean[:dx], c])[None])[1][0]
     added = jnp.diag(jnp.concatenate([amplitude * open_share + noise, jnp.zeros(dx - rows)]))
     found = rgpssm.linearise(of, basis, kernel, whitening, amplitude, noise, c)
     np.testing.assert_allclose(found.mean, move(of.mean), rtol=1e-12)
@@ -96,7 +96,7 @@ def test_the_inducing_input_is_dropped_that_the_others_know() -> None:
     full = np.eye(9)
     full[1:7, 1:7] = cov
     of = Joint(jnp.asarray(np.concatenate([[0.0], mean, [0.0, 0.0]])), jnp.asarray(full))
-    whitening = joint.whiten(basis, RBF(np.exp(OLD.lengthscale)))
+    whitening = augmented.whiten(basis, RBF(np.exp(OLD.lengthscale)))
     scores = np.asarray(rgpssm.scores(of, whitening, jnp.exp(OLD.amplitude), dx=1))
     assert set(np.argsort(scores)[:2]) == {2, 3}
     assert np.argmax(scores) == 5

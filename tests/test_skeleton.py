@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import gpssm
-from gpssm.methods import candidates, search, skeleton, start
-from gpssm.methods.skeleton import Problem, Skeleton
-from gpssm.parameters import parameters
+from gpssm.numerics.parameters import parameters
+from gpssm.training import candidates, initialisation, search, skeleton
+from gpssm.training.skeleton import Problem, Skeleton
 
 LENGTH = 200
 
@@ -159,9 +159,9 @@ def test_the_loss_never_rises_and_held_parameters_stay() -> None:
     assert not np.allclose(fit.skeleton.inducing_inputs, begin.inducing_inputs)
 
 
-def begun(outputs: np.ndarray, inputs: np.ndarray, **settings: object) -> tuple[gpssm.EnVI, start.Start]:
+def begun(outputs: np.ndarray, inputs: np.ndarray, **settings: object) -> tuple[gpssm.EnVI, initialisation.Start]:
     method = gpssm.EnVI(3, 10, **settings)
-    return method, start.begin(method, [outputs], [inputs])
+    return method, initialisation.begin(method, [outputs], [inputs])
 
 
 def test_a_skeleton_finds_what_a_line_cannot() -> None:

@@ -23,20 +23,20 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-import gpssm.stream
+import gpssm.online.stream
 from gpssm.cli.main import main
 from gpssm.datasets import Series
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
-from gpssm.history import History
 from gpssm.live.checkpoint import Checkpoint
 from gpssm.live.locks import Holder, locked
 from gpssm.live.records import LONGEST, BadRecord, Lines, Names, Sample, from_fields
 from gpssm.methods.envi import EnVI
 from gpssm.methods.last_value import LastValue
-from gpssm.methods.start import begin as begin_envi
-from gpssm.posterior import FilterSettings, Posterior
-from gpssm.serialization import write_atomically
+from gpssm.plumbing.serialization import write_atomically
+from gpssm.posteriors.history import History
+from gpssm.posteriors.posterior import FilterSettings, Posterior
+from gpssm.training.initialisation import begin as begin_envi
 
 COMMAND = [sys.executable, str(Path(__file__).with_name("local_level.py")), "stream"]
 Q, R, P, WARM_UP = 0.1, 0.5, 100.0, 3  # of the model in that file
@@ -462,7 +462,7 @@ def test_a_state_that_cannot_be_saved_leaves_the_last_checkpoint(
         raise InvalidInput("save: the state is not finite; go on from an older one.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(gpssm.stream.Stream, "save", refuse)
+        patched.setattr(gpssm.online.stream.Stream, "save", refuse)
         result = stream_here("--checkpoint", file, "--every", 2, text=lines_of(walk(7)))
     assert result.returncode == 1 and len(result.stdout.splitlines()) == 7 and file.read_bytes() == before
     _, said, summary = result.stderr.splitlines()

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 import gpssm
 from gpssm.datasets import kink
 from gpssm.errors import InvalidInput
-from gpssm.gate import FAR, LARGEST, Gate
 from gpssm.methods import registry
-from gpssm.stream import Info, Stream
+from gpssm.online.gate import FAR, LARGEST, Gate
+from gpssm.online.stream import Info, Stream
 
 NDArray = np.ndarray
 SMALL = {"num_inducing": 8, "num_members": 10, "num_particles": 30, "trial": 0}

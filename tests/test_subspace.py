@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpssm.methods import subspace
+from gpssm.training import subspace
 
 LENGTH = 400
 

@@ -12,13 +12,13 @@ import pytest
 
 from gpssm.datasets import kink, kink_function
 from gpssm.experiments.kink import GRID
-from gpssm.filters import joint
-from gpssm.filters.joint import Basis
+from gpssm.filters import augmented
+from gpssm.filters.augmented import Basis
 from gpssm.gp.kernels import RBF
-from gpssm.methods import svmc
-from gpssm.methods.svmc import SVMC, Adapted, Counts, Moved, NoiseParameters, Particles, SVMCState
-from gpssm.networks import MLP
-from gpssm.precision import double_precision
+from gpssm.numerics.networks import MLP
+from gpssm.online import svmc
+from gpssm.online.svmc import SVMC, Adapted, Counts, Moved, NoiseParameters, Particles, SVMCState
+from gpssm.plumbing.precision import double_precision
 
 NDArray = np.ndarray
 OBS_NOISE, NUM_INDUCING, NUM_PARTICLES = 0.008, 8, 400  # of everything here that is compiled: once
@@ -65,7 +65,7 @@ def test_regression_of_known_steps_is_bayesian_linear_regression(monkeypatch: py
     basis = Basis(jnp.asarray(rng.normal(size=(num, dx))), jnp.ones(num), jnp.zeros(dx), jnp.ones(dx))
     kernel, amplitude = RBF(jnp.array([1.3, 0.8])), jnp.array([2.0, 0.5])
     noise = NoiseParameters(jnp.log(jnp.array([0.1, 0.3])), jnp.zeros(1))
-    whitening = joint.whiten(basis, kernel)
+    whitening = augmented.whiten(basis, kernel)
     prior = np.array([np.diag(rng.uniform(0.5, 2.0, width)) for _ in range(dx)])
     paths = rng.normal(size=(length + 1, count, dx))
     particles = Particles(
@@ -89,7 +89,7 @@ def test_regression_of_known_steps_is_bayesian_linear_regression(monkeypatch: py
     target = np.zeros((count, dx, width), dtype)
     for before, after in itertools.pairwise(paths):
         particles, _ = regress(particles, jnp.asarray(after))
-        h, open_share = (np.asarray(part) for part in joint.features(basis, kernel, whitening, jnp.asarray(before)))
+        h, open_share = (np.asarray(part) for part in augmented.features(basis, kernel, whitening, jnp.asarray(before)))
         variance = open_share[:, None] * np.asarray(amplitude) + np.exp(np.asarray(noise.process))
         precision += np.einsum("nf,ng,nk->nkfg", h, h, 1.0 / variance)
         target += np.einsum("nf,nk->nkf", h, (after - before) / variance)
@@ -178,7 +178,7 @@ def test_gradient_of_the_noise_goes_through_time(step: Any) -> None:
     @jax.jit
     def gradient(state: SVMCState, y: jax.Array) -> NoiseParameters:
         kernel, learned = svmc._correlations(state.learned.kernel), state.learned
-        whitening = joint.whiten(state.basis, kernel)
+        whitening = augmented.whiten(state.basis, kernel)
         amplitude = jnp.exp(learned.kernel.amplitude)
         moved = svmc._move(state.particles, state.basis, kernel, whitening, amplitude, learned.noise, jnp.zeros(0))
         return svmc._noise_gradient(state, state.particles, moved, y, jnp.array(True))[0]

@@ -16,14 +16,15 @@ from gpssm.filters import kalman
 from gpssm.gp.kernels import RBF
 from gpssm.gp.means import Linear
 from gpssm.gp.sparse import SparseGP
-from gpssm.methods import cogpssm, subspace, vgpssm
+from gpssm.methods import cogpssm, vgpssm
 from gpssm.methods.base import Learner
 from gpssm.methods.cogpssm import COGPSSM, Constraint, lagrangian
-from gpssm.methods.training import Schedule
 from gpssm.methods.vgpssm import VGPSSM, Chain, ChainNetwork, contracted, elbo, read_terms
 from gpssm.models import GPSSM, DiagonalNoise, InitialState, LinearEmission, Transition
-from gpssm.parameters import free_values, parameters, with_free_values
-from gpssm.windows import Windows, cut
+from gpssm.numerics.parameters import free_values, parameters, with_free_values
+from gpssm.training import subspace
+from gpssm.training.optimiser import Schedule
+from gpssm.training.windows import Windows, cut
 
 LENGTH, STATES = 40, 2
 INPUTS = 1

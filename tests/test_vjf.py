@@ -11,10 +11,10 @@ import scipy.stats
 
 from gpssm.datasets import kink, kink_function
 from gpssm.experiments.kink import GRID
-from gpssm.methods import vjf
-from gpssm.methods.vjf import VJF, Prediction, Site, VJFState, Weights
-from gpssm.precision import double_precision
-from gpssm.stream import Stream
+from gpssm.online import vjf
+from gpssm.online.stream import Stream
+from gpssm.online.vjf import VJF, Prediction, Site, VJFState, Weights
+from gpssm.plumbing.precision import double_precision
 
 NDArray = np.ndarray
 MATRIX = np.array([[1.0, 0.0], [0.5, 1.0], [0.2, -0.7]])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpssm.windows import cut
+from gpssm.training.windows import cut
 
 
 def recordings(lengths, output_dim=2, input_dim=1):

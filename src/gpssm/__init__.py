@@ -12,12 +12,12 @@ from gpssm.methods.registry import METHODS, ONLINE
 __version__ = "0.1.0"
 
 _EXPORTS = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values()} | {
-    "Schedule": "gpssm.methods.training",
-    "Posterior": "gpssm.posterior",
-    "Stream": "gpssm.stream",
-    "LinearPosterior": "gpssm.linear_posterior",
-    "load": "gpssm.serialization",
-    "sweep": "gpssm.reproduction.sweep",
+    "Schedule": "gpssm.training.optimiser",
+    "Posterior": "gpssm.posteriors.posterior",
+    "Stream": "gpssm.online.stream",
+    "LinearPosterior": "gpssm.posteriors.linear",
+    "load": "gpssm.plumbing.serialization",
+    "sweep": "gpssm.parallel.sweep",
     "RBF": "gpssm.gp.kernels",
     "Matern32": "gpssm.gp.kernels",
     "Matern52": "gpssm.gp.kernels",
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from gpssm.gp.kernels import RBF as RBF
     from gpssm.gp.kernels import Matern32 as Matern32
     from gpssm.gp.kernels import Matern52 as Matern52
-    from gpssm.linear_posterior import LinearPosterior as LinearPosterior
     from gpssm.methods.arx import ARX as ARX
     from gpssm.methods.envi import EnVI as EnVI
     from gpssm.methods.last_value import LastValue as LastValue
     from gpssm.methods.linear_gaussian import LinearGaussian as LinearGaussian
-    from gpssm.methods.oenvi import OEnVI as OEnVI
-    from gpssm.methods.training import Schedule as Schedule
     from gpssm.methods.training_mean import TrainingMean as TrainingMean
     from gpssm.models.emission import LinearEmission as LinearEmission
-    from gpssm.posterior import Posterior as Posterior
-    from gpssm.reproduction.sweep import sweep as sweep
-    from gpssm.serialization import load as load
-    from gpssm.stream import Stream as Stream
+    from gpssm.online.oenvi.method import OEnVI as OEnVI
+    from gpssm.online.stream import Stream as Stream
+    from gpssm.parallel.sweep import sweep as sweep
+    from gpssm.plumbing.serialization import load as load
+    from gpssm.posteriors.linear import LinearPosterior as LinearPosterior
+    from gpssm.posteriors.posterior import Posterior as Posterior
+    from gpssm.training.optimiser import Schedule as Schedule
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from gpssm.interruption import INTERRUPTED
+from gpssm.plumbing.interruption import INTERRUPTED
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpssm import metrics
-from gpssm.posterior import Forecast, States
-from gpssm.validation import positive_int, series
+from gpssm.plumbing.validation import positive_int, series
+from gpssm.posteriors.posterior import Forecast, States
 
 NDArray = np.ndarray
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gpssm.errors import InvalidInput
-from gpssm.validation import matrix, positive_int
+from gpssm.plumbing.validation import matrix, positive_int
 
 NDArray = np.ndarray
 

@@ -12,8 +12,8 @@ except ModuleNotFoundError as error:
 import numpy as np
 
 from gpssm import metrics
-from gpssm.posterior import Forecast, Posterior, States
-from gpssm.stream import Stream
+from gpssm.online.stream import Stream
+from gpssm.posteriors.posterior import Forecast, Posterior, States
 
 NDArray = np.ndarray
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from gpssm.cli.output import choose, fitting, make_directory, print_json, save_figure, showing, table_console
 from gpssm.experiments import convergence as experiment
 from gpssm.experiments.kink import Setting
-from gpssm.serialization import write_atomically
+from gpssm.plumbing.serialization import write_atomically
 
 
 def run(setting: str, method: str, steps: int, seeds: int, as_json: bool, quiet: bool, out: Path | None) -> None:

@@ -12,7 +12,7 @@ from gpssm.cli.files import Model, load_model, read_recording
 from gpssm.cli.output import print_json, table_console, tell_divergence, working
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
-from gpssm.posterior import States, first_not_finite
+from gpssm.posteriors.posterior import States, first_not_finite
 
 NDArray = np.ndarray
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from gpssm.atomic import followed
 from gpssm.datasets.csv_files import from_csv
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
-from gpssm.linear_posterior import LinearPosterior
-from gpssm.posterior import Posterior
-from gpssm.serialization import InvalidFile, load
+from gpssm.plumbing.atomic import followed
+from gpssm.plumbing.serialization import InvalidFile, load
+from gpssm.posteriors.linear import LinearPosterior
+from gpssm.posteriors.posterior import Posterior
 
 NDArray = np.ndarray
 Model = Posterior | LinearPosterior

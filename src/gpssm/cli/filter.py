@@ -6,7 +6,7 @@ from typing import cast
 from gpssm.cli.files import check_target, load_model, read_recording
 from gpssm.cli.output import print_columns, print_line, working
 from gpssm.errors import InvalidInput
-from gpssm.posterior import Filter, Posterior
+from gpssm.posteriors.posterior import Filter, Posterior
 
 
 def run(

@@ -10,7 +10,7 @@ from rich.table import Table
 from gpssm.cli.output import choose, fitting, make_directory, print_json, save_figure, showing, table_console
 from gpssm.experiments import filters as experiment
 from gpssm.experiments.kink import OBS_NOISE
-from gpssm.serialization import write_atomically
+from gpssm.plumbing.serialization import write_atomically
 
 
 def run(system: str, seeds: int, as_json: bool, quiet: bool, out: Path | None) -> None:

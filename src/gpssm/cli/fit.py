@@ -16,11 +16,11 @@ from gpssm.cli.output import print_json, print_line, say
 from gpssm.datasets.csv_files import from_csv
 from gpssm.datasets.series import SeriesList
 from gpssm.errors import InvalidInput
-from gpssm.interruption import INTERRUPTED
 from gpssm.methods import registry
 from gpssm.methods.base import StateSpaceMethod
-from gpssm.methods.training import Diverged, TrainingWarning
-from gpssm.posterior import Posterior
+from gpssm.plumbing.interruption import INTERRUPTED
+from gpssm.posteriors.posterior import Posterior
+from gpssm.training.optimiser import Diverged, TrainingWarning
 
 DEFAULTS = {"state_dim": 4, "num_inducing": 20}
 """Of the methods that have such choices."""

@@ -7,7 +7,7 @@ import numpy as np
 from gpssm.cli.files import Model, check_target, load_model, read_inputs, read_recording
 from gpssm.cli.output import print_columns, print_line, working
 from gpssm.errors import InvalidInput
-from gpssm.posterior import Forecast
+from gpssm.posteriors.posterior import Forecast
 
 NDArray = np.ndarray
 

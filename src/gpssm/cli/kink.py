@@ -10,9 +10,9 @@ from rich.table import Table
 from gpssm.cli.output import choose, fitting, make_directory, print_json, save_figure, showing, table_console
 from gpssm.errors import InvalidInput
 from gpssm.experiments import kink as experiment
-from gpssm.posterior import Posterior
-from gpssm.serialization import write_atomically
-from gpssm.stream import Stream
+from gpssm.online.stream import Stream
+from gpssm.plumbing.serialization import write_atomically
+from gpssm.posteriors.posterior import Posterior
 
 Learned = Posterior | Stream
 

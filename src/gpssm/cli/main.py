@@ -7,10 +7,10 @@ from typing import Annotated, NoReturn
 import typer
 
 from gpssm import __version__
-from gpssm.cli import runtime
 from gpssm.errors import InvalidInput
-from gpssm.interruption import INTERRUPTED, listening
 from gpssm.methods.registry import METHODS, ONLINE, SYSTEMS
+from gpssm.parallel import runtime
+from gpssm.plumbing.interruption import INTERRUPTED, listening
 
 app = typer.Typer(
     add_completion=False,

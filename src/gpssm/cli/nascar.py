@@ -9,7 +9,7 @@ from rich.table import Table
 
 from gpssm.cli.output import choose, make_directory, print_json, save_figure, showing, table_console
 from gpssm.experiments import nascar as experiment
-from gpssm.serialization import write_atomically
+from gpssm.plumbing.serialization import write_atomically
 
 
 def run(method: str, seeds: int, as_json: bool, quiet: bool, out: Path | None) -> None:

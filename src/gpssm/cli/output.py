@@ -18,10 +18,10 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 from rich.console import Console
 
-from gpssm.atomic import write_atomically
 from gpssm.errors import InvalidInput
-from gpssm.history import Progress
-from gpssm.progress import Lines, Watch, describe
+from gpssm.plumbing.atomic import write_atomically
+from gpssm.posteriors.history import Progress
+from gpssm.training.progress import Lines, Watch, describe
 
 NDArray = np.ndarray
 Choice = TypeVar("Choice", bound=str)
@@ -69,7 +69,7 @@ def print_columns(
 
     None of the numbers is expected to be missing: the first `row` where one is not finite is told.
     """
-    from gpssm.posterior import first_not_finite
+    from gpssm.posteriors.posterior import first_not_finite
 
     diverged = first_not_finite(np.column_stack(list(columns.values())))
     if out is not None:
@@ -185,7 +185,7 @@ def fitting(status: Shown, label: str) -> Iterator[Watch]:
 
     Warnings of the training are not shown: what they tell of was repaired, and is part of the method.
     """
-    from gpssm.methods.training import TrainingWarning  # brings JAX, which other commands do without
+    from gpssm.training.optimiser import TrainingWarning  # brings JAX, which other commands do without
 
     status.update(f"{label}: compiling")
     with whole_fits() as check, warnings.catch_warnings():

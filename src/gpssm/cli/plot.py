@@ -14,8 +14,8 @@ from gpssm.cli.files import Model, check_target, load_model, read_recording
 from gpssm.cli.output import print_json, print_line, working
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
-from gpssm.posterior import Forecast, States
-from gpssm.serialization import write_atomically
+from gpssm.plumbing.serialization import write_atomically
+from gpssm.posteriors.posterior import Forecast, States
 
 NDArray = np.ndarray
 

@@ -9,7 +9,7 @@ from gpssm.cli.output import choose, print_json, print_line, table_console
 from gpssm.cli.reproduce import work_off
 from gpssm.datasets import benchmark
 from gpssm.experiments import recordings as experiment
-from gpssm.reproduction import pool
+from gpssm.parallel import pool
 from gpssm.reproduction.chapters.recordings import rows
 from gpssm.reproduction.plan import group, plan
 from gpssm.reproduction.store import plain

@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
-from gpssm.atomic import write_atomically
 from gpssm.cli.output import print_json, print_line, say
 from gpssm.errors import InvalidInput
-from gpssm.progress import duration
+from gpssm.plumbing.atomic import write_atomically
 from gpssm.reproduction.plan import Job
 from gpssm.reproduction.run import Runner
 from gpssm.reproduction.store import Status, Store
+from gpssm.training.progress import duration
 
 
 def run(
@@ -31,7 +31,7 @@ def run(
     quiet: bool,
 ) -> None:
     """Do what is missing, then write the report."""
-    from gpssm.reproduction import cluster, pool
+    from gpssm.parallel import cluster, pool
     from gpssm.reproduction.plan import plan
 
     if dask is not None and processes is not None:

@@ -16,15 +16,15 @@ import typer
 from gpssm.cli.files import check_target, load_saved, split
 from gpssm.cli.output import say
 from gpssm.errors import InvalidInput
-from gpssm.interruption import INTERRUPTED
 from gpssm.live.address import VARIABLE, Address
 from gpssm.live.checkpoint import Checkpoint, remove_leftovers
 from gpssm.live.learner import Learner, StoppedLearning
 from gpssm.live.locks import locked
 from gpssm.live.records import LONGEST, Lines, Names
 from gpssm.live.signals import Stop
-from gpssm.posterior import Posterior
-from gpssm.stream import Stream
+from gpssm.online.stream import Stream
+from gpssm.plumbing.interruption import INTERRUPTED
+from gpssm.posteriors.posterior import Posterior
 
 STDIN, STDOUT = 0, 1
 NOT_SAVED, REFUSED = 1, 2
@@ -205,7 +205,7 @@ def _start(choices: Choices, model: Any) -> Stream:
     if model is None:
         return _new_stream(choices)
     if isinstance(model, Posterior):
-        from gpssm.methods.oenvi import OEnVI
+        from gpssm.online.oenvi.method import OEnVI
 
         return OEnVI.continuing(model, choices.num_inducing, seed=choices.seed)
     if isinstance(model, Stream):
@@ -218,7 +218,7 @@ def _start(choices: Choices, model: Any) -> Stream:
 
 
 def _new_stream(choices: Choices) -> Stream:
-    from gpssm.methods.oenvi import OEnVI
+    from gpssm.online.oenvi.method import OEnVI
 
     return OEnVI(choices.state_dim, choices.num_inducing, input_lags=choices.input_lags).start(seed=choices.seed)
 

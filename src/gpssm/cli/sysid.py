@@ -12,7 +12,7 @@ from gpssm.cli.output import choose, fitting, make_directory, print_json, save_f
 from gpssm.datasets import Series, load
 from gpssm.errors import InvalidInput
 from gpssm.experiments import sysid as experiment
-from gpssm.serialization import write_atomically
+from gpssm.plumbing.serialization import write_atomically
 
 
 def run(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpssm.datasets.series import Series
-from gpssm.validation import positive_int
+from gpssm.plumbing.validation import positive_int
 
 NDArray = np.ndarray
 

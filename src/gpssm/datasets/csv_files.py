@@ -21,7 +21,7 @@ import numpy as np
 
 from gpssm.datasets.series import Series, SeriesList
 from gpssm.errors import InvalidInput
-from gpssm.validation import shown
+from gpssm.plumbing.validation import shown
 
 NDArray = np.ndarray
 PathType = str | os.PathLike[str]
@@ -113,7 +113,7 @@ def to_csv(path: PathType, columns: Mapping[str, NDArray]) -> None:
 
     The file is whole or absent, whatever happens meanwhile.
     """
-    from gpssm.serialization import write_atomically
+    from gpssm.plumbing.serialization import write_atomically
 
     target = Path(path)
     if not target.parent.is_dir():

@@ -4,7 +4,7 @@ import numpy as np
 
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
-from gpssm.validation import positive_int
+from gpssm.plumbing.validation import positive_int
 
 NDArray = np.ndarray
 

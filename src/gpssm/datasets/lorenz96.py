@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpssm.datasets.series import Series
-from gpssm.validation import positive_int
+from gpssm.plumbing.validation import positive_int
 
 DIM, FORCING, STEP, OBS_NOISE = 40, 8.0, 0.05, 1.0
 _SPIN_UP = 1000  # steps from near the unstable equilibrium onto the attractor

@@ -4,8 +4,8 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from gpssm.contents import Gaps, shape
 from gpssm.errors import InvalidInput
+from gpssm.plumbing.contents import Gaps, shape
 
 NDArray = np.ndarray
 

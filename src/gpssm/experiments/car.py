@@ -22,10 +22,10 @@ from gpssm.datasets import car
 from gpssm.datasets.car import INITIAL_STATE, OBS_NOISE, PROCESS_NOISE, TRANSITION, Car
 from gpssm.filters import kalman
 from gpssm.gp.kernels import RBF
-from gpssm.history import Progress
 from gpssm.methods.envi import EnVI
-from gpssm.methods.oenvi import OEnVI
-from gpssm.precision import double_precision
+from gpssm.online.oenvi.method import OEnVI
+from gpssm.plumbing.precision import double_precision
+from gpssm.posteriors.history import Progress
 
 NDArray = np.ndarray
 Emission = Literal["identity", "random"]

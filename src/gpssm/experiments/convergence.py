@@ -15,13 +15,14 @@ import numpy as np
 
 from gpssm.datasets import kink, kink_function
 from gpssm.experiments.kink import GRID, LENGTH, NUM_INDUCING, PROCESS_NOISE, Setting, known_emission
-from gpssm.history import Progress
-from gpssm.methods import registry, start
+from gpssm.methods import registry
 from gpssm.methods.base import StateSpaceMethod
-from gpssm.methods.training import Schedule
-from gpssm.parameters import parameters
-from gpssm.precision import double_precision
-from gpssm.progress import Watch
+from gpssm.numerics.parameters import parameters
+from gpssm.plumbing.precision import double_precision
+from gpssm.posteriors.history import Progress
+from gpssm.training import initialisation
+from gpssm.training.optimiser import Schedule
+from gpssm.training.progress import Watch
 
 METHODS = ("EnVI", "vGPSSM", "VCDT", "VCDT (amortised)")
 OBS_NOISE, CHUNK = 0.008, 25
@@ -81,7 +82,7 @@ def fit(method: str, setting: Setting, seed: int, max_steps: int, watch: Watch |
 def variational_parameters(method: StateSpaceMethod, outputs: np.ndarray) -> int:
     """How many numbers describe q: of u, of the states, and of the networks that tell them."""
     ys, cs = [outputs], [np.zeros((len(outputs), 0))]
-    begun = start.begin(method, ys, cs)
+    begun = initialisation.begin(method, ys, cs)
     learner, _ = method.learner(begun, method.windows(begun, ys, cs), jax.random.key(0))
     return sum(np.size(p.value) for p in parameters(learner) if not p.name.removeprefix("model.").startswith(_MODEL))
 

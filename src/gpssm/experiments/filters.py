@@ -26,13 +26,13 @@ from gpssm.datasets import kink, lorenz96, lorenz96_function
 from gpssm.datasets.lorenz96 import DIM, OBS_NOISE, STEP
 from gpssm.experiments.kink import LENGTH, PROCESS_NOISE, learn
 from gpssm.filters import ensemble, extended, kalman, particle
-from gpssm.history import History
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, DiagonalNoise, InitialState
-from gpssm.posterior import NUM_PARTICLES, Filter, FilterSettings, Posterior
-from gpssm.precision import double_precision
-from gpssm.progress import Watch
-from gpssm.scaling import Scaling
+from gpssm.models.scaling import Scaling
+from gpssm.plumbing.precision import double_precision
+from gpssm.posteriors.history import History
+from gpssm.posteriors.posterior import NUM_PARTICLES, Filter, FilterSettings, Posterior
+from gpssm.training.progress import Watch
 
 SYSTEMS = ("kink", "lorenz96")
 TRUE, LEARNED, LORENZ = "kink, true f", "kink, learned f", "Lorenz-96"

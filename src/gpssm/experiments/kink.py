@@ -17,11 +17,11 @@ import numpy as np
 
 from gpssm.datasets import kink, kink_function
 from gpssm.experiments.online import learn_once
-from gpssm.history import Progress
 from gpssm.methods import registry
 from gpssm.methods.envi import EnVI
-from gpssm.posterior import Posterior
-from gpssm.stream import Stream
+from gpssm.online.stream import Stream
+from gpssm.posteriors.history import Progress
+from gpssm.posteriors.posterior import Posterior
 
 Setting = Literal["variance", "sd"]
 

@@ -14,8 +14,8 @@ import numpy as np
 from gpssm.datasets.nascar import PROCESS_NOISE, Nascar, nascar, nascar_function
 from gpssm.experiments.online import learn_once
 from gpssm.methods import registry
-from gpssm.posterior import Forecast
-from gpssm.stream import Stream
+from gpssm.online.stream import Stream
+from gpssm.posteriors.posterior import Forecast
 
 NDArray = np.ndarray
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpssm.stream import Stream
+from gpssm.online.stream import Stream
 
 NDArray = np.ndarray
 

@@ -21,12 +21,12 @@ import numpy as np
 from jaxtyping import Float
 
 from gpssm import evaluation, metrics
-from gpssm.compilation import CompileClock
 from gpssm.datasets import Benchmark, Series
 from gpssm.experiments import sysid
 from gpssm.experiments.online import learn_once
 from gpssm.methods import registry
-from gpssm.methods.search import AUTO
+from gpssm.plumbing.compilation import CompileClock
+from gpssm.training.search import AUTO
 
 NDArray = np.ndarray
 

@@ -18,9 +18,9 @@ import numpy as np
 from gpssm import evaluation
 from gpssm.datasets import Series
 from gpssm.experiments.online import learn_once
-from gpssm.history import Progress
 from gpssm.methods import registry
-from gpssm.stream import Stream
+from gpssm.online.stream import Stream
+from gpssm.posteriors.history import Progress
 
 NDArray = np.ndarray
 

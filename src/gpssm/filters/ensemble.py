@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gpssm.linalg import cholesky, gaussian_log_density, solve_lower, solve_lower_transposed
+from gpssm.numerics.linalg import cholesky, gaussian_log_density, solve_lower, solve_lower_transposed
 
 Moments = Literal["sampled", "exact_noise"]
 Update = Literal["perturbed", "sqrt", "mixture"]

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from gpssm.filters import kalman
 from gpssm.filters.ensemble import Observing, Transition, sample_moments, with_inputs
 from gpssm.filters.kalman import Gaussian, System, Trace
-from gpssm.linalg import cholesky, solve_lower
+from gpssm.numerics.linalg import cholesky, solve_lower
 
 
 def linearise(

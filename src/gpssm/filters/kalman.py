@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gpssm.contents import Covariance
-from gpssm.linalg import cholesky, gaussian_log_density, solve_lower, solve_lower_transposed
+from gpssm.numerics.linalg import cholesky, gaussian_log_density, solve_lower, solve_lower_transposed
+from gpssm.plumbing.contents import Covariance
 
 
 class Gaussian(NamedTuple):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from gpssm.filters.joint import Innovation, Predicted, Seen
+from gpssm.filters.augmented import Innovation, Predicted, Seen
 
 _STEEP = 10.0  # standard deviations of the states, for a change of a variance by a factor of e
 

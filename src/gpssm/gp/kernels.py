@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpssm.contents import shape
-from gpssm.fastmath import exp
-from gpssm.parameters import Leaf, parameter
+from gpssm.numerics.fastmath import exp
+from gpssm.numerics.parameters import Leaf, parameter
+from gpssm.plumbing.contents import shape
 
 
 class Cross(eqx.Module):

@@ -11,8 +11,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gpssm.contents import Positive, shape
-from gpssm.parameters import Leaf, as_array, parameter
+from gpssm.numerics.parameters import Leaf, as_array, parameter
+from gpssm.plumbing.contents import Positive, shape
 
 
 class Mean(eqx.Module):

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 from jaxtyping import Array, Float
 
-from gpssm.contents import shape
 from gpssm.gp.kernels import Cross, Kernel
-from gpssm.parameters import Leaf, parameter
+from gpssm.numerics.parameters import Leaf, parameter
+from gpssm.plumbing.contents import shape
 
 # Rounding can push a variance below zero next to an inducing input.
 MIN_VARIANCE = 1e-10

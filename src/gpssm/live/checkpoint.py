@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from gpssm.atomic import leftovers
 from gpssm.errors import InvalidInput
-from gpssm.stream import Stream
+from gpssm.online.stream import Stream
+from gpssm.plumbing.atomic import leftovers
 
 
 class Checkpoint:

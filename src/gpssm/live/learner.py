@@ -9,7 +9,7 @@ import numpy as np
 
 from gpssm.errors import InvalidInput
 from gpssm.live.records import BadRecord, Sample
-from gpssm.stream import Estimate, Stream
+from gpssm.online.stream import Estimate, Stream
 
 NDArray = np.ndarray
 

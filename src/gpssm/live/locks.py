@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from gpssm import processes
 from gpssm.errors import InvalidInput
+from gpssm.plumbing import processes
 
 
 class Holder(NamedTuple):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from gpssm.datasets.csv_files import Table, check_used_once, find_all, number_in, separator_of
 from gpssm.errors import InvalidInput
-from gpssm.validation import shown
+from gpssm.plumbing.validation import shown
 
 LONGEST = 1 << 20
 """Bytes of a line; of one that is longer, no more than a byte beyond need be kept."""

@@ -24,12 +24,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gpssm.gp.means import Linear
-from gpssm.methods import envi, start, subspace
+from gpssm.methods import envi
 from gpssm.methods.base import StateSpaceMethod
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.neural import ResidualTransition
-from gpssm.validation import positive_int
-from gpssm.windows import Windows
+from gpssm.plumbing.validation import positive_int
+from gpssm.training import initialisation, subspace
+from gpssm.training.windows import Windows
 
 
 def log_likelihood(
@@ -62,22 +63,22 @@ class ADEnKF(StateSpaceMethod):
             if getattr(self, argument) is not None:
                 object.__setattr__(self, argument, positive_int(argument, getattr(self, argument), least))
 
-    def transition(self, rough: start.Rough, seed: int) -> ResidualTransition:
+    def transition(self, rough: initialisation.Rough, seed: int) -> ResidualTransition:
         mean = Linear(*subspace.one_step(rough.states, rough.controls))
         hidden = self.state_dim > len(rough.scaling.output_shift)
         return ResidualTransition.start(jax.random.key(seed), mean, self.width or (8 if hidden else 16))
 
-    def learner(self, begun: start.Start, windows: Windows, key: Array) -> tuple[GPSSM, Any]:
+    def learner(self, begun: initialisation.Start, windows: Windows, key: Array) -> tuple[GPSSM, Any]:
         key_network, key_carry = jax.random.split(key)
         hidden = self.state_dim > windows.outputs.shape[-1]
         num_members = self.settings(begun, hidden).num_members
-        carry = start.ensembles(begun, windows, num_members, key_carry, jnp.dtype(self.dtype))
+        carry = initialisation.ensembles(begun, windows, num_members, key_carry, jnp.dtype(self.dtype))
         # Every restart has its own weights: with the same ones they would end much alike.
         old = begun.model.transition
         drawn = ResidualTransition.start(key_network, old.mean, len(old.network.layers[0].bias))
         return eqx.tree_at(lambda m: m.transition, begun.model, drawn), carry
 
-    def settings(self, begun: start.Start, hidden: bool) -> envi.Settings:
+    def settings(self, begun: initialisation.Start, hidden: bool) -> envi.Settings:
         options = self.filter_settings(begun, hidden).options
         return envi.Settings(self.num_members or (16 if hidden else 50), 1, options, None, 0)
 

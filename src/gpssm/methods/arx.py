@@ -23,11 +23,11 @@ import numpy as np
 
 from gpssm.errors import InvalidInput
 from gpssm.filters.kalman import Gaussian, System
-from gpssm.history import History, Progress
-from gpssm.linear_posterior import NOISE_FLOOR, LinearPosterior
-from gpssm.precision import double_precision
-from gpssm.scaling import Scaling, moments
-from gpssm.validation import positive_int, training_data
+from gpssm.models.scaling import Scaling, moments
+from gpssm.plumbing.precision import double_precision
+from gpssm.plumbing.validation import positive_int, training_data
+from gpssm.posteriors.history import History, Progress
+from gpssm.posteriors.linear import NOISE_FLOOR, LinearPosterior
 
 NDArray = np.ndarray
 

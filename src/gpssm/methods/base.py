@@ -18,23 +18,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from gpssm.compilation import CompileClock
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
 from gpssm.gp.kernels import RBF, Kernel
 from gpssm.gp.means import Mean
-from gpssm.history import History, Progress
-from gpssm.interruption import Interruption
-from gpssm.methods import candidates, search, start
-from gpssm.methods.training import Diverged, Objective, Schedule, train
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise, Transition
-from gpssm.parameters import match, parameters
-from gpssm.posterior import FilterSettings, Posterior
-from gpssm.precision import double_precision
-from gpssm.progress import Watch, watcher
-from gpssm.validation import positive_int, training_data
-from gpssm.windows import Windows, cut
+from gpssm.numerics.parameters import match, parameters
+from gpssm.plumbing.compilation import CompileClock
+from gpssm.plumbing.interruption import Interruption
+from gpssm.plumbing.precision import double_precision
+from gpssm.plumbing.validation import positive_int, training_data
+from gpssm.posteriors.history import History, Progress
+from gpssm.posteriors.posterior import FilterSettings, Posterior
+from gpssm.training import candidates, initialisation, search
+from gpssm.training.optimiser import Diverged, Objective, Schedule, train
+from gpssm.training.progress import Watch, watcher
+from gpssm.training.windows import Windows, cut
 
 EmissionLike = Literal["observed", "learned"] | np.ndarray | LinearEmission | Callable[[Array], Array]
 MeanLike = Literal["zero", "identity", "linear"] | Mean | Callable[[Array], Array]
@@ -59,7 +59,7 @@ class Path(NamedTuple):
 class Course(NamedTuple):
     """What a fit is given, and who is told of it."""
 
-    begun: start.Start
+    begun: initialisation.Start
     ys: list[np.ndarray]
     cs: list[np.ndarray]
     key: Array
@@ -150,18 +150,18 @@ class StateSpaceMethod(ABC):
     """`objective(learner, carry, data, key, settings) -> (value to maximise, (carry, terms))`, a static method."""
 
     @abstractmethod
-    def transition(self, rough: start.Rough, seed: int) -> Any:
+    def transition(self, rough: initialisation.Rough, seed: int) -> Any:
         """The transition to begin with."""
 
-    def learner(self, begun: start.Start, windows: Windows, key: Array) -> tuple[Any, Any]:
+    def learner(self, begun: initialisation.Start, windows: Windows, key: Array) -> tuple[Any, Any]:
         """What is trained (the model, or a `Learner`), and what is carried from step to step (arrays)."""
         return begun.model, jnp.zeros((), self.dtype)
 
-    def settings(self, begun: start.Start, hidden: bool) -> Any:
+    def settings(self, begun: initialisation.Start, hidden: bool) -> Any:
         """What the objective is compiled for. Hashable."""
         return None
 
-    def filter_settings(self, begun: start.Start, hidden: bool) -> FilterSettings:
+    def filter_settings(self, begun: initialisation.Start, hidden: bool) -> FilterSettings:
         """How the fitted model filters."""
         if not isinstance(begun.model.emission, LinearEmission):
             update: ensemble.Update = "perturbed"
@@ -169,11 +169,11 @@ class StateSpaceMethod(ABC):
             update = "sqrt" if hidden else "mixture"
         return FilterSettings(64 if hidden else 200, ensemble.Options(update=update))
 
-    def held(self, begun: start.Start) -> set[str]:
+    def held(self, begun: initialisation.Start) -> set[str]:
         """Names of the model's parameters that are not trained."""
         return match((p.name for p in parameters(begun.model)), self.fixed) | begun.fixed
 
-    def multiples(self, begun: start.Start) -> dict[str, float]:
+    def multiples(self, begun: initialisation.Start) -> dict[str, float]:
         """Learning rates relative to the common one, by a word of the parameter's name."""
         rates = {"process_noise": self.noise_rate, "obs_noise": self.noise_rate}
         return rates | dict(begun.rates)
@@ -186,7 +186,7 @@ class StateSpaceMethod(ABC):
         """What was trained, as it is to be used."""
         return learner
 
-    def default_window(self, begun: start.Start, hidden: bool) -> int:
+    def default_window(self, begun: initialisation.Start, hidden: bool) -> int:
         """Short windows where the state is seen: gradients through many steps of a chaotic system explode."""
         return 50 if hidden else 20
 
@@ -238,7 +238,7 @@ class StateSpaceMethod(ABC):
         lines: search.Lines | None = None,
     ) -> Posterior:
         hidden = self.state_dim > ys[0].shape[1]
-        begun = start.begin(self, ys, cs, seed)
+        begun = initialisation.begin(self, ys, cs, seed)
         # Whatever does not fit is refused by these, before anything is compiled.
         self.held(begun)
         self.settings(begun, hidden)
@@ -314,7 +314,7 @@ class StateSpaceMethod(ABC):
             posterior = fallback
         return candidates.widened(posterior, trials[best].widening)
 
-    def _informed(self, begun: start.Start, found: search.Found, data: search.Data) -> start.Start:
+    def _informed(self, begun: initialisation.Start, found: search.Found, data: search.Data) -> initialisation.Start:
         given = self.process_noise is not None, self.obs_noise is not None
         return search.informed(begun, found, data, keep_noise=given, held=self.held(begun))
 
@@ -347,7 +347,7 @@ class StateSpaceMethod(ABC):
                 break
         return candidates.best(found)
 
-    def windows(self, begun: start.Start, ys: list[np.ndarray], cs: list[np.ndarray]) -> Windows:
+    def windows(self, begun: initialisation.Start, ys: list[np.ndarray], cs: list[np.ndarray]) -> Windows:
         """The standardised recordings, cut."""
         longest, scaling = max(map(len, ys)), begun.scaling
         preferred = self.default_window(begun, self.state_dim > ys[0].shape[1]) if self.window is None else self.window
@@ -357,7 +357,7 @@ class StateSpaceMethod(ABC):
 
     def learn(
         self,
-        begun: start.Start,
+        begun: initialisation.Start,
         windows: Windows,
         key: Array,
         interruption: Interruption,
@@ -374,7 +374,7 @@ class StateSpaceMethod(ABC):
     def run(
         self,
         path: Path,
-        begun: start.Start,
+        begun: initialisation.Start,
         windows: Windows,
         data: Any,
         schedule: Schedule,
@@ -398,7 +398,7 @@ class StateSpaceMethod(ABC):
         )  # fmt: skip
         return Path(learner, carry, key, path.history.followed_by(history))
 
-    def _posterior(self, learner: Any, history: History, begun: start.Start, hidden: bool) -> Posterior:
+    def _posterior(self, learner: Any, history: History, begun: initialisation.Start, hidden: bool) -> Posterior:
         return Posterior(
             model=jax.tree.map(np.asarray, learner.model if isinstance(learner, Learner) else learner),
             scaling=begun.scaling,
@@ -409,7 +409,7 @@ class StateSpaceMethod(ABC):
             final_members=np.zeros((0, self.state_dim)),
         )
 
-    def _telling(self, watch: Watch, begun: start.Start, hidden: bool) -> Watch:
+    def _telling(self, watch: Watch, begun: initialisation.Start, hidden: bool) -> Watch:
         """A watcher that can ask for the model as it is, as a posterior."""
 
         def told(p: Progress) -> None:
@@ -448,10 +448,10 @@ class GPMethod(StateSpaceMethod):
         if not isinstance(self.kernel, Kernel):
             raise InvalidInput(f"kernel: expected a kernel such as gpssm.RBF(), got {self.kernel!r}.")
 
-    def transition(self, rough: start.Rough, seed: int) -> Transition:
-        return start.gp_transition(self, rough)
+    def transition(self, rough: initialisation.Rough, seed: int) -> Transition:
+        return initialisation.gp_transition(self, rough)
 
-    def multiples(self, begun: start.Start) -> dict[str, float]:
+    def multiples(self, begun: initialisation.Start) -> dict[str, float]:
         return {"inducing_inputs": self.inducing_rate} | super().multiples(begun)
 
 

@@ -32,11 +32,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
-from gpssm.methods import start, subspace
 from gpssm.methods.base import Learner
-from gpssm.methods.training import Objective
 from gpssm.methods.vgpssm import VGPSSM, read_terms
-from gpssm.windows import Windows
+from gpssm.training import initialisation, subspace
+from gpssm.training.optimiser import Objective
+from gpssm.training.windows import Windows
 
 _AVERAGE = 0.9  # a
 _RATE = 0.02
@@ -104,7 +104,7 @@ class COGPSSM(VGPSSM):
             if value is not None and not (isinstance(value, (int, float)) and 0 < value < np.inf):
                 raise InvalidInput(f"{argument}: expected a positive number or None, got {value!r}.")
 
-    def learner(self, begun: start.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
+    def learner(self, begun: initialisation.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
         learner, _ = super().learner(begun, windows, key)
         if self.tolerance is not None:
             tolerance = float(self.tolerance)
@@ -115,7 +115,7 @@ class COGPSSM(VGPSSM):
         multiplier = 1.0 if self.multiplier is None else float(self.multiplier)
         return learner, Constraint(jnp.asarray(multiplier), jnp.zeros(()), jnp.asarray(tolerance))
 
-    def settings(self, begun: start.Start, hidden: bool) -> Settings:
+    def settings(self, begun: initialisation.Start, hidden: bool) -> Settings:
         return Settings(self.num_samples, self._contracts(hidden), self.multiplier is None)
 
 

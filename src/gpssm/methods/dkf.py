@@ -28,16 +28,16 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.gp.means import Linear
-from gpssm.methods import start, subspace
 from gpssm.methods.base import Learner, StateSpaceMethod
-from gpssm.methods.recognition import Gaussians
-from gpssm.methods.training import Schedule
-from gpssm.methods.unrolled import by_time, expected_log_density, unroll
 from gpssm.models.gpssm import DiagonalNoise
 from gpssm.models.neural import GatedTransition
-from gpssm.networks import GRU, Dense, readable, readable_width
-from gpssm.validation import variances
-from gpssm.windows import Windows
+from gpssm.numerics.networks import GRU, Dense, readable, readable_width
+from gpssm.plumbing.validation import variances
+from gpssm.training import initialisation, subspace
+from gpssm.training.optimiser import Schedule
+from gpssm.training.recognition import Gaussians
+from gpssm.training.unrolled import by_time, expected_log_density, unroll
+from gpssm.training.windows import Windows
 
 _NEGLIGIBLE = 1e-6  # standardised variance beside S(x), which is all the noise there is
 _SPREAD = 0.3  # of q to begin with, standardised
@@ -175,7 +175,7 @@ class DKF(StateSpaceMethod):
     )  # fmt: skip
     objective = staticmethod(elbo)
 
-    def transition(self, rough: start.Rough, seed: int) -> GatedTransition:
+    def transition(self, rough: initialisation.Rough, seed: int) -> GatedTransition:
         mean = Linear(*subspace.one_step(rough.states, rough.controls))
         variance = np.full(self.state_dim, 1.0)
         if self.process_noise is not None:
@@ -185,14 +185,14 @@ class DKF(StateSpaceMethod):
     def process_noise_start(self, variance: np.ndarray) -> DiagonalNoise:
         return DiagonalNoise(np.full_like(variance, _NEGLIGIBLE))
 
-    def learner(self, begun: start.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
+    def learner(self, begun: initialisation.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
         dims = (self.state_dim, windows.outputs.shape[-1], windows.inputs.shape[-1])
         return Learner(begun.model, StructuredInference.start(key, self.width, *dims)), jnp.zeros(())
 
-    def settings(self, begun: start.Start, hidden: bool) -> Settings:
+    def settings(self, begun: initialisation.Start, hidden: bool) -> Settings:
         return Settings(self.num_samples, self.batch, max(1, self.schedule.max_steps // 3))
 
-    def held(self, begun: start.Start) -> set[str]:
+    def held(self, begun: initialisation.Start) -> set[str]:
         return super().held(begun) | {"process_noise.variance"}
 
     def default_restarts(self, hidden: bool) -> int:

@@ -33,18 +33,18 @@ from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
-from gpssm.history import History
-from gpssm.interruption import Interruption
-from gpssm.methods import start
 from gpssm.methods.base import GPMethod, Path, cast, one_of
-from gpssm.methods.training import Schedule
-from gpssm.methods.unrolled import by_time, noise_by_time, unroll
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise
-from gpssm.posterior import FilterSettings
-from gpssm.progress import Watch
-from gpssm.validation import positive_int
-from gpssm.windows import Windows
+from gpssm.plumbing.interruption import Interruption
+from gpssm.plumbing.validation import positive_int
+from gpssm.posteriors.history import History
+from gpssm.posteriors.posterior import FilterSettings
+from gpssm.training import initialisation
+from gpssm.training.optimiser import Schedule
+from gpssm.training.progress import Watch
+from gpssm.training.unrolled import by_time, noise_by_time, unroll
+from gpssm.training.windows import Windows
 
 
 class Settings(NamedTuple):
@@ -216,7 +216,7 @@ class EnVI(GPMethod):
         )  # fmt: skip
         return replace(preset, **changes)
 
-    def settings(self, begun: start.Start, hidden: bool) -> Settings:
+    def settings(self, begun: initialisation.Start, hidden: bool) -> Settings:
         """What the objective is compiled for."""
         linear = isinstance(begun.model.emission, LinearEmission)
         if not linear or self.localization is not None:
@@ -238,10 +238,10 @@ class EnVI(GPMethod):
         gap_length = self.gap_length or (_INFORMED_GAP if begun.informed else _HIDDEN_GAP)
         return Settings(num_members, self.num_samples, options, taper, gap_length if gaps else 0)
 
-    def default_window(self, begun: start.Start, hidden: bool) -> int:
+    def default_window(self, begun: initialisation.Start, hidden: bool) -> int:
         return _INFORMED_WINDOW if begun.informed else super().default_window(begun, hidden)
 
-    def filter_settings(self, begun: start.Start, hidden: bool) -> FilterSettings:
+    def filter_settings(self, begun: initialisation.Start, hidden: bool) -> FilterSettings:
         """The filter of the objective, with more members."""
         settings = self.settings(begun, hidden)
         return FilterSettings(4 * settings.num_members, settings.options, settings.taper)
@@ -254,7 +254,7 @@ class EnVI(GPMethod):
 
     def learn(
         self,
-        begun: start.Start,
+        begun: initialisation.Start,
         windows: Windows,
         key: Array,
         interruption: Interruption,
@@ -265,7 +265,7 @@ class EnVI(GPMethod):
         hidden = self.state_dim > windows.outputs.shape[-1]
         settings = self.settings(begun, hidden)
         key, key_carry = jax.random.split(key)
-        carry = start.ensembles(begun, windows, settings.num_members, key_carry, jnp.dtype(self.dtype))
+        carry = initialisation.ensembles(begun, windows, settings.num_members, key_carry, jnp.dtype(self.dtype))
         path = Path(cast(begun.model, self.dtype), carry, key, History())
         phases = self._phases(begun, hidden)
         for phase in phases:
@@ -277,7 +277,7 @@ class EnVI(GPMethod):
                 break
         return path
 
-    def _phases(self, begun: start.Start, hidden: bool) -> tuple[Phase, ...]:
+    def _phases(self, begun: initialisation.Start, hidden: bool) -> tuple[Phase, ...]:
         if self.gap_fraction is not None:
             return (Phase(self.gap_fraction),)
         if begun.informed:

@@ -26,18 +26,18 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.optimize import minimize
 
-from gpssm.compilation import CompileClock
 from gpssm.errors import InvalidInput
 from gpssm.filters import kalman
 from gpssm.filters.kalman import Gaussian, System
-from gpssm.history import History, Progress
-from gpssm.linalg import cholesky, solve_lower, solve_lower_transposed
-from gpssm.linear_posterior import NOISE_FLOOR, LinearPosterior
-from gpssm.methods import search, subspace
-from gpssm.precision import double_precision
-from gpssm.progress import Watch, watcher
-from gpssm.scaling import Scaling, moments
-from gpssm.validation import positive_int, training_data
+from gpssm.models.scaling import Scaling, moments
+from gpssm.numerics.linalg import cholesky, solve_lower, solve_lower_transposed
+from gpssm.plumbing.compilation import CompileClock
+from gpssm.plumbing.precision import double_precision
+from gpssm.plumbing.validation import positive_int, training_data
+from gpssm.posteriors.history import History, Progress
+from gpssm.posteriors.linear import NOISE_FLOOR, LinearPosterior
+from gpssm.training import search, subspace
+from gpssm.training.progress import Watch, watcher
 
 NDArray = np.ndarray
 

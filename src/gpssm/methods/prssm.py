@@ -24,12 +24,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gpssm.filters import ensemble
-from gpssm.methods import start
 from gpssm.methods.base import GPMethod, Learner
-from gpssm.methods.recognition import Recognition
-from gpssm.methods.unrolled import by_time, expected_log_density, noise_by_time, unroll
 from gpssm.models.gpssm import GPSSM
-from gpssm.windows import Windows
+from gpssm.training import initialisation
+from gpssm.training.recognition import Recognition
+from gpssm.training.unrolled import by_time, expected_log_density, noise_by_time, unroll
+from gpssm.training.windows import Windows
 
 SAMPLED = ensemble.Options(update="sqrt")  # no observation is perturbed here
 
@@ -90,14 +90,14 @@ class PRSSM(GPMethod):
     _COUNTS = (*GPMethod._COUNTS, ("num_samples", 1))
     objective = staticmethod(elbo)
 
-    def learner(self, begun: start.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
+    def learner(self, begun: initialisation.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
         dims = (self.state_dim, windows.outputs.shape[-1], windows.inputs.shape[-1])
         return Learner(begun.model, Recognition.start(key, *dims)), jnp.zeros(())
 
-    def settings(self, begun: start.Start, hidden: bool) -> Settings:
+    def settings(self, begun: initialisation.Start, hidden: bool) -> Settings:
         return Settings(self.num_samples)
 
-    def default_window(self, begun: start.Start, hidden: bool) -> int:
+    def default_window(self, begun: initialisation.Start, hidden: bool) -> int:
         """Short where the state is seen: nothing pulls a trajectory back, and on kink five steps lose it."""
         return 50 if hidden else 5
 

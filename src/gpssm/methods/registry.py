@@ -45,10 +45,10 @@ METHODS = SYSTEMS | BASELINES
 
 # Methods that see every sample once.
 ONLINE: dict[str, Entry] = {
-    "OEnVI": Entry("gpssm.methods.oenvi", "OEnVI"),
-    "RGPSSM": Entry("gpssm.methods.rgpssm", "RGPSSM"),
-    "SVMC": Entry("gpssm.methods.svmc", "SVMC"),
-    "VJF": Entry("gpssm.methods.vjf", "VJF"),
+    "OEnVI": Entry("gpssm.online.oenvi.method", "OEnVI"),
+    "RGPSSM": Entry("gpssm.online.rgpssm", "RGPSSM"),
+    "SVMC": Entry("gpssm.online.svmc", "SVMC"),
+    "VJF": Entry("gpssm.online.vjf", "VJF"),
 }
 
 

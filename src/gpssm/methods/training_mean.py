@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpssm.filters.kalman import Gaussian, System
-from gpssm.history import History, Progress
-from gpssm.linear_posterior import LinearPosterior
-from gpssm.precision import double_precision
-from gpssm.scaling import Scaling, moments
-from gpssm.validation import training_data
+from gpssm.models.scaling import Scaling, moments
+from gpssm.plumbing.precision import double_precision
+from gpssm.plumbing.validation import training_data
+from gpssm.posteriors.history import History, Progress
+from gpssm.posteriors.linear import LinearPosterior
 
 
 @dataclass(frozen=True)

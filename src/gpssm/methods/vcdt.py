@@ -25,17 +25,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpssm.linalg import solve_lower
-from gpssm.methods import start
 from gpssm.methods.base import GPMethod, Learner
-from gpssm.methods.contraction import contracted
 from gpssm.methods.prssm import SAMPLED
-from gpssm.methods.unrolled import by_time, expected_log_density, noise_by_time, unroll
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM
-from gpssm.networks import BidirectionalGRU, Dense, readable, readable_width
-from gpssm.parameters import Leaf, as_array, parameter
-from gpssm.windows import Windows
+from gpssm.numerics.linalg import solve_lower
+from gpssm.numerics.networks import BidirectionalGRU, Dense, readable, readable_width
+from gpssm.numerics.parameters import Leaf, as_array, parameter
+from gpssm.training import initialisation
+from gpssm.training.contraction import contracted
+from gpssm.training.unrolled import by_time, expected_log_density, noise_by_time, unroll
+from gpssm.training.windows import Windows
 
 _WIDTH = 16  # of the recurrent network, in each direction
 
@@ -154,9 +154,9 @@ class VCDT(GPMethod):
     _COUNTS = (*GPMethod._COUNTS, ("num_samples", 1))
     objective = staticmethod(elbo)
 
-    def learner(self, begun: start.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
+    def learner(self, begun: initialisation.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
         key_carry, key_reader, key_head = jax.random.split(key, 3)
-        carry = start.ensembles(begun, windows, self.num_samples, key_carry, jnp.dtype(self.dtype))
+        carry = initialisation.ensembles(begun, windows, self.num_samples, key_carry, jnp.dtype(self.dtype))
         gates = kalman_gates(begun.model, windows)
         if not self.amortised:
             return Learner(begun.model, Gates(*gates)), carry
@@ -166,7 +166,7 @@ class VCDT(GPMethod):
         head = Dense.start(key_head, 2 * _WIDTH, dx * dx + 2 * dx, scale=0.01)
         return Learner(begun.model, AmortisedGates(reader, head, *gates)), carry
 
-    def settings(self, begun: start.Start, hidden: bool) -> bool:
+    def settings(self, begun: initialisation.Start, hidden: bool) -> bool:
         """Whether the linear mean function is kept a contraction. A network repeats the mistakes of f at every time
         step alike, and corrects them: on one series all starts ended with unstable models.
         """

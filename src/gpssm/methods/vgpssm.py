@@ -36,16 +36,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpssm.methods import start
 from gpssm.methods.base import GPMethod, Learner
-from gpssm.methods.contraction import contracted
-from gpssm.methods.training import Objective
-from gpssm.methods.unrolled import by_time, expected_log_density
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, InitialState
-from gpssm.networks import BidirectionalGRU, Dense, readable, readable_width
-from gpssm.parameters import Leaf, parameter
-from gpssm.windows import Windows
+from gpssm.numerics.networks import BidirectionalGRU, Dense, readable, readable_width
+from gpssm.numerics.parameters import Leaf, parameter
+from gpssm.training import initialisation
+from gpssm.training.contraction import contracted
+from gpssm.training.optimiser import Objective
+from gpssm.training.unrolled import by_time, expected_log_density
+from gpssm.training.windows import Windows
 
 _CONTEXT = 10  # samples of either neighbour that the network reads
 _DECAY = 0.5  # of what is not seen
@@ -261,11 +261,11 @@ class VGPSSM(GPMethod):
     _COUNTS: ClassVar[tuple[tuple[str, int], ...]] = (*GPMethod._COUNTS, ("num_samples", 1), ("width", 1))
     objective: ClassVar[Objective] = staticmethod(elbo)
 
-    def learner(self, begun: start.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
+    def learner(self, begun: initialisation.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
         dims = (windows.outputs.shape[-1], windows.inputs.shape[-1])
         return Learner(begun.model, ChainNetwork.start(key, begun.model, dims, self.width)), jnp.zeros(())
 
-    def settings(self, begun: start.Start, hidden: bool) -> Any:
+    def settings(self, begun: initialisation.Start, hidden: bool) -> Any:
         return Settings(self.num_samples, self._contracts(hidden))
 
     def finished(self, learner: Learner, hidden: bool) -> Learner:

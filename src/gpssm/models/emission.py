@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpssm.contents import Positive, shape
-from gpssm.parameters import Leaf, as_array, parameter
+from gpssm.numerics.parameters import Leaf, as_array, parameter
+from gpssm.plumbing.contents import Positive, shape
 
 
 class LinearEmission(eqx.Module):

@@ -4,7 +4,7 @@
     x_t = f(x_{t-1}, c_t) + v_t    v_t ~ N(0, Q)                                      (Eq. 4)
     y_t = g(x_t) + e_t             e_t ~ N(0, R)                                      (Eq. 5)
 
-A model works in standardised units throughout; `gpssm.scaling` translates to the user's.
+A model works in standardised units throughout; `gpssm.models.scaling` translates to the user's.
 """
 
 from typing import Annotated, Any, Protocol
@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gpssm.contents import Cholesky, Stacked, renamed, shape
 from gpssm.gp.means import Mean
 from gpssm.gp.sparse import MIN_VARIANCE, Conditional, SparseGP, standard_normal_kl
-from gpssm.linalg import solve_lower
 from gpssm.models.emission import FunctionEmission, LinearEmission
-from gpssm.parameters import Leaf, as_array, parameter
+from gpssm.numerics.linalg import solve_lower
+from gpssm.numerics.parameters import Leaf, as_array, parameter
+from gpssm.plumbing.contents import Cholesky, Stacked, renamed, shape
 
 
 class Dynamics(eqx.Module):

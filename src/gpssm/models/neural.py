@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpssm.contents import renamed
 from gpssm.gp.means import Linear
-from gpssm.networks import MLP, Dense
+from gpssm.numerics.networks import MLP, Dense
+from gpssm.plumbing.contents import renamed
 
 
 class NeuralTransition(eqx.Module):

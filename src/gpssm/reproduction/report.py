@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpssm.atomic import write_atomically
 from gpssm.errors import InvalidInput
+from gpssm.plumbing.atomic import write_atomically
 from gpssm.reproduction import pages
 from gpssm.reproduction.numbers import VERDICTS
 from gpssm.reproduction.pages import Section, Table, entry

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from gpssm.parallel.pool import Event
 from gpssm.reproduction.plan import Job
-from gpssm.reproduction.pool import Event
 from gpssm.reproduction.store import BEAT, Status, Store
 from gpssm.reproduction.work import perform, record
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpssm import processes
-from gpssm.atomic import write_atomically
 from gpssm.errors import InvalidInput
+from gpssm.plumbing import processes
+from gpssm.plumbing.atomic import write_atomically
 from gpssm.reproduction.plan import Job
 
 # A run says every few seconds that it is alive. On another machine, this long a silence is taken for its end.

@@ -1,0 +1,1 @@
+"""Arithmetic: factorisations, a fast exponential, parameters in their legal form, small networks."""

@@ -1,0 +1,1 @@
+"""Learning live: one sample at a time, in constant memory (Section V)."""

@@ -1,0 +1,1 @@
+"""OEnVI: the paper's Algorithm 2, and what it has become."""

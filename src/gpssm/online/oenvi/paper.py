@@ -1,0 +1,261 @@
+"""OEnVI as the paper writes it (Algorithm 2): one Adam step per sample on
+
+    L_t = E_q(u)[ log p(y_t | u, y_{1:t-1}) ] - KL[q(u) || p(u)]                              (Eq. OEnVI_obj)
+
+with the members of the ensemble carried from sample to sample, not differentiated. Proposition 2
+writes the first term as a reconstruction minus the distance between filtered and predicted state;
+`objective="alternative"` maximises that form. The two are equal, up to rounding.
+
+The whole KL at every sample counts the prior T times: `gpssm.OEnVI` counts it once. This is here for
+comparison.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int
+
+from gpssm.errors import InvalidInput
+from gpssm.filters import ensemble
+from gpssm.methods.base import EmissionLike
+from gpssm.methods.envi import EnVI
+from gpssm.models.emission import FunctionEmission
+from gpssm.models.gpssm import GPSSM
+from gpssm.models.scaling import Scaling
+from gpssm.numerics.linalg import cholesky, solve_lower
+from gpssm.numerics.parameters import free_values, match, parameters, with_free_values
+from gpssm.online.stream import Info, Stream
+from gpssm.plumbing.contents import NonNegative, shape
+from gpssm.plumbing.validation import VariancesLike
+from gpssm.posteriors.history import History
+from gpssm.posteriors.posterior import FilterSettings, Posterior, sample_paths
+from gpssm.training import initialisation
+
+NDArray = np.ndarray
+Objective = Literal["likelihood", "alternative"]
+
+_ADAM = optax.scale_by_adam()
+
+
+class PaperSettings(NamedTuple):
+    """What the compiled step is built for."""
+
+    names: tuple[str, ...]
+    objective: Objective
+    learning_rate: float
+    options: ensemble.Options = ensemble.Options("sampled", "perturbed")
+
+
+class PaperState(eqx.Module):
+    """Everything that is carried: model, Adam's moments, members; standardised by the first samples."""
+
+    model: GPSSM
+    adam: tuple[Int[Array, ""], dict[str, Array], NonNegative[dict[str, Array]]]
+    members: Float[Array, "n dx"]
+    scaling: Scaling
+    settings: PaperSettings = eqx.field(static=True)
+
+    def check_fields(self) -> None:
+        """Refuse moments of a file that belong to other parameters."""
+        shapes = {p.name: np.shape(p.value) for p in parameters(self.model) if p.name in self.settings.names}
+        for moments in self.adam[1:]:
+            if {name: np.shape(value) for name, value in moments.items()} != shapes:
+                raise InvalidInput(f"adam: moments of {', '.join(moments)}; expected those of {', '.join(shapes)}.")
+
+
+class _Step(NamedTuple):
+    predicted: ensemble.Predicted
+    filtered: ensemble.Filtered
+    kl: Array
+
+
+def _assimilate(model: GPSSM, members: Array, y: Array, u: Array, key: Array, options: ensemble.Options) -> _Step:
+    """Lines 2-6 of Algorithm 2."""
+    key_u, key_noise = jax.random.split(key)
+    prior = model.transition.prior()
+    eps = jax.random.normal(key_u, (model.state_dim, model.num_inducing), members.dtype)
+    dynamics = prior.given(model.transition.draw(prior, eps))
+    full = model.full_noise
+    num_members, state_dim = members.shape
+    process, obs = ensemble.draw_noise(
+        key_noise, 1, num_members, state_dim, y.shape[0], full=full, options=options, dtype=members.dtype
+    )
+    observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor)
+    f_mean, f_var = dynamics(ensemble.with_inputs(members[None], u[None])[0])
+    perturbation = None if obs is None else obs[0]
+    predicted, filtered = ensemble.assimilate(f_mean, f_var, y, process[0], perturbation, observing, options)
+    return _Step(predicted, filtered, model.transition.kl())
+
+
+def objective(step: _Step) -> Array:
+    """`log p(y_t | u, y_{1:t-1}) - KL[q(u) || p(u)]` (Eq. OEnVI_obj), for one sample of u."""
+    return step.filtered.log_likelihood - step.kl
+
+
+def alternative(step: _Step, model: GPSSM, y: Array) -> Array:
+    """The same by Proposition 2: reconstruction, distance of filtered from predicted state, KL of u. Linear g only."""
+    seen = ~jnp.isnan(y)
+    assert model.emission.matrix is not None
+    matrix = jnp.where(seen[:, None], model.emission.matrix, 0.0)
+    variance = jnp.where(seen, model.obs_noise.factor, 1.0)
+    mean, cov = step.filtered.mean, step.filtered.cov
+    residual = jnp.where(seen, y - model.emission(mean[None])[0], 0.0)
+    quadratic = jnp.sum((residual**2 + jnp.sum((matrix @ cov) * matrix, axis=1)) / variance)
+    reconstruction = -0.5 * (quadratic + jnp.sum(jnp.where(seen, jnp.log(2 * jnp.pi * variance), 0.0)))
+    prior, posterior = cholesky(step.predicted.cov), cholesky(cov)
+    whitened = solve_lower(prior, (mean - step.predicted.mean)[:, None])
+    ratio = solve_lower(prior, posterior)
+    log_det = jnp.sum(jnp.log(jnp.diagonal(prior))) - jnp.sum(jnp.log(jnp.diagonal(posterior)))
+    distance = 0.5 * (jnp.sum(ratio**2) + jnp.sum(whitened**2) - len(mean)) + log_det
+    return reconstruction - distance - step.kl
+
+
+@dataclass(frozen=True)
+class PaperOEnVI:
+    """Algorithm 2 with the paper's objective.
+
+    The paper does not say where to start: scale, inducing inputs and start values come from the first
+    `warm_up` samples, as `EnVI.paper` takes them from a recording.
+
+    Args:
+        state_dim: dimension of the state.
+        num_inducing: inducing points of each state dimension's GP.
+        emission: how outputs arise from states; as in `EnVI`.
+        obs_noise: start value of the variance(s) of the observation noise.
+        fixed: names of parameters to hold fixed.
+        num_members: size N of the ensemble.
+        learning_rate: of Adam.
+        objective: `"likelihood"` (Eq. OEnVI_obj) or `"alternative"` (Proposition 2).
+        warm_up: samples looked at before the first one is learned from.
+    """
+
+    state_dim: Annotated[int, shape("dx")]
+    num_inducing: Annotated[int, shape("m")] = 15
+    emission: EmissionLike | list[Any] | tuple[Any, ...] | None = None
+    obs_noise: VariancesLike | None = None
+    fixed: tuple[str, ...] = ()
+    num_members: int = 100
+    learning_rate: float = 0.01
+    objective: Objective = "likelihood"
+    warm_up: int = 20
+    name: str = "OEnVI (paper)"
+
+    trial = 0
+    input_lags = 1
+
+    def start(self, seed: int = 0) -> Stream:
+        """A stream that has seen nothing yet."""
+        return Stream(self, seed=seed)
+
+    def check(self, output_dim: int, input_dim: int) -> None:
+        """Everything is checked where the start values are made."""
+
+    def guess(self, output: NDArray) -> NDArray:
+        """Nothing is known of the state during the warm-up."""
+        return np.full(self.state_dim, np.nan)
+
+    def begin(self, outputs: NDArray, inputs: NDArray) -> PaperState:
+        """Start values from the first samples."""
+        offline = EnVI.paper(
+            self.state_dim, self.num_inducing, emission=self.emission, obs_noise=self.obs_noise, fixed=self.fixed
+        )
+        begun = initialisation.begin(offline, [outputs], [inputs])
+        names = tuple(p.name for p in parameters(begun.model))
+        held = match(names, self.fixed) | begun.fixed
+        # q(x_0) lies in the past.
+        names = tuple(n for n in names if n not in held and not n.startswith("initial_state"))
+        model = jax.tree.map(jnp.asarray, begun.model)
+        adam = _ADAM.init(free_values(model, names))
+        eps = jax.random.normal(jax.random.key(0), (1, self.num_members, self.state_dim))
+        return PaperState(
+            model,
+            (adam.count, adam.mu, adam.nu),
+            model.initial_state.members(eps)[0],
+            begun.scaling,
+            PaperSettings(names, self.objective, self.learning_rate),
+        )
+
+    def settled(self, state: PaperState) -> PaperState:
+        """There is no trial."""
+        return state
+
+    @staticmethod
+    def step(key: Array, state: PaperState, y: Array, u: Array) -> tuple[PaperState, Info]:
+        """One iteration of Algorithm 2."""
+        scaling, settings = state.scaling, state.settings
+        y, u = scaling.standardise_outputs(y), scaling.standardise_inputs(u)
+
+        def loss(free: dict[str, Array]) -> tuple[Array, _Step]:
+            model = with_free_values(state.model, free)
+            step = _assimilate(model, state.members, y, u, key, settings.options)
+            bound = objective(step) if settings.objective == "likelihood" else alternative(step, model, y)
+            return -bound, step
+
+        free = free_values(state.model, settings.names)
+        grad, step = jax.grad(loss, has_aux=True)(free)
+        good = jnp.isfinite(optax.tree.norm(grad)) & jnp.any(~jnp.isnan(y))
+        direction, adam = _ADAM.update(
+            jax.tree.map(lambda g: jnp.where(good, g, 0.0), grad), optax.ScaleByAdamState(*state.adam)
+        )
+        rate = jnp.where(good, settings.learning_rate, 0.0)
+        moved = {name: value - rate * direction[name] for name, value in free.items()}
+        observed = ensemble.observe(state.model.emission, step.predicted)
+        variance = jnp.diagonal(observed.cov) + state.model.obs_noise.factor
+        info = Info(
+            scaling.states(step.filtered.mean),
+            scaling.state_cov(step.filtered.cov),
+            scaling.outputs(observed.mean),
+            jnp.sqrt(variance) * scaling.output_scale,
+            step.filtered.log_likelihood - jnp.sum(jnp.where(jnp.isnan(y), 0.0, jnp.log(scaling.output_scale))),
+        )
+        new = PaperState(
+            with_free_values(state.model, moved),
+            (adam.count, adam.mu, adam.nu),
+            step.filtered.members,
+            scaling,
+            settings,
+        )
+        return new, info
+
+    @staticmethod
+    def paths(key: Array, state: PaperState, inputs: Array, num_paths: int) -> tuple[Array, Array]:
+        """Each with its own draw of u."""
+        scaling = state.scaling
+        standardised = scaling.standardise_inputs(inputs)
+        states, outputs = sample_paths(state.model, state.members, standardised, key, num_paths=num_paths)
+        return scaling.states(states), scaling.outputs(outputs)
+
+    @staticmethod
+    def transition(state: PaperState, x: Array) -> tuple[Array, Array]:
+        """f with u integrated out."""
+        scaling = state.scaling
+        dx = state.model.state_dim
+        parts = (scaling.standardise_states(x[:, :dx]), scaling.standardise_inputs(x[:, dx:]))
+        mean, var = state.model.transition.marginal()(jnp.concatenate(parts, axis=1))
+        return scaling.states(mean), var * scaling.state_scale**2
+
+    @staticmethod
+    def process_noise(state: PaperState) -> Array:
+        """As learned so far."""
+        return jnp.diagonal(state.scaling.state_cov(state.model.process_noise.covariance))
+
+    @staticmethod
+    def posterior(state: PaperState) -> Posterior:
+        """An ordinary fitted model whose recording ends here."""
+        function = isinstance(state.model.emission, FunctionEmission)
+        options = ensemble.Options(update="perturbed" if function else "mixture")
+        return Posterior(
+            model=jax.tree.map(np.asarray, state.model),
+            scaling=jax.tree.map(np.asarray, state.scaling),
+            settings=FilterSettings(4 * len(state.members), options, None),
+            fixed=(),
+            history=History(),
+            method="OEnVI (paper)",
+            final_members=np.asarray(state.members),
+            num_samples=int(state.adam[0]),
+        )

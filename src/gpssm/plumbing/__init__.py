@@ -1,0 +1,1 @@
+"""What every package needs and no paper speaks of: files that are whole, checks of arguments, precision, interrupts."""

@@ -1,0 +1,318 @@
+"""Saved models: a line that vouches for the rest, one line of JSON, then arrays.
+
+    gpssm-model 3 <SHA-256 of all that follows>
+    {"arrays": 2, "tree": {"class": "Posterior", "fields": ...}}
+    two NumPy `.npy` blocks
+
+The JSON describes the object tree by class names of this package. Nothing is executed on loading and no pickle is
+read. Any change of a file, be it of one bit, is found by its checksum; and because a file can be written by anybody,
+its content is also compared with what the classes say of their fields (`plumbing.contents`). Functions of the user's
+cannot be stored: `load` asks for them again. Files of version 2, in which the checksum is part of the JSON and covers
+only the arrays, are read, too.
+"""
+
+import dataclasses
+import hashlib
+import importlib
+import io
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from gpssm.errors import InvalidInput
+from gpssm.methods.registry import ONLINE
+from gpssm.plumbing import contents
+from gpssm.plumbing.atomic import write_atomically as write_atomically
+from gpssm.plumbing.contents import Parsed
+
+FORMAT_VERSION = 3
+_MAGIC = "gpssm-model"
+_PREVIOUS = b'{"format": "gpssm-model", '  # how files of version 2 begin
+_LONGEST_LINE = 1 << 26  # bytes of JSON; the largest models have less than a hundredth of it
+
+# What NumPy writes before the numbers of an array.
+_ARRAY = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '([<>|](?:f[248]|[iu][1248]|b1))', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:\d{1,18},? ?)*)\), \} *\n",
+    re.DOTALL,
+)
+
+# Modules whose classes may appear in a file.
+_MODULES = (
+    "gpssm.posteriors.posterior",
+    "gpssm.posteriors.linear",
+    "gpssm.online.stream",
+    "gpssm.online.gate",
+    "gpssm.online.hypotheses",
+    "gpssm.online.oenvi.core",
+    "gpssm.online.oenvi.paper",
+    "gpssm.models.scaling",
+    "gpssm.datasets.series",
+    "gpssm.filters.ensemble",
+    "gpssm.filters.kalman",
+    "gpssm.filters.augmented",
+    "gpssm.filters.sensitivity",
+    "gpssm.posteriors.history",
+    "gpssm.models.gpssm",
+    "gpssm.models.neural",
+    "gpssm.models.emission",
+    "gpssm.numerics.networks",
+    "gpssm.gp.sparse",
+    "gpssm.gp.means",
+    "gpssm.gp.kernels",
+    *dict.fromkeys(entry.module for entry in ONLINE.values()),
+)
+
+
+class InvalidFile(InvalidInput):
+    """A file that is not a model this version can read."""
+
+
+class _Foreign(InvalidInput):
+    """A file that this version has not written like that."""
+
+
+class _Content(NamedTuple):
+    """What is in a file."""
+
+    tree: Any
+    arrays: list[np.ndarray]
+
+
+def write(path: str | os.PathLike[str], value: Any) -> None:
+    """Write `value` to `path`: to a temporary name first, then renamed, so that a file is whole or absent."""
+    arrays: list[np.ndarray] = []
+    tree = _encode(value, arrays, ())
+    try:
+        contents.check(_parse(_Content(tree, arrays), _Anything()))  # a file that cannot be read is of no use
+    except InvalidInput as error:
+        raise InvalidInput(f"save: {error}") from error
+    body = io.BytesIO()
+    body.write(json.dumps({"arrays": len(arrays), "tree": tree}).encode() + b"\n")
+    for array in arrays:
+        np.lib.format.write_array(body, array, version=(1, 0), allow_pickle=False)
+    data = body.getvalue()
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"path: the directory {str(target.parent)!r} does not exist; create it first.")
+    write_atomically(target, _first_line(data) + data)
+
+
+def load(path: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any]] | None = None) -> Any:
+    """Read a saved model.
+
+    Args:
+        path: a file written by `save`.
+        functions: `{"emission": g}`, `{"mean": m}` or both, if the model was built with functions.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise FileNotFoundError(f"path: there is no file {str(source)!r}.")
+    try:
+        parsed = _parse(_read(source), dict(functions or {}))
+        if not isinstance(parsed, Parsed) or not hasattr(parsed.kind, "save"):
+            raise _Foreign("holds no model")
+        contents.check(parsed)
+        return _build(parsed)
+    except _MissingFunction:
+        raise
+    except _Foreign as error:
+        raise InvalidFile(f"path: {str(source)!r} {error}.") from error
+    except InvalidInput as error:
+        reason = str(error).removesuffix(".")
+        raise InvalidFile(f"path: {str(source)!r} is damaged ({reason}); use another copy.") from error
+
+
+def _first_line(data: bytes) -> bytes:
+    """What vouches for `data`."""
+    return f"{_MAGIC} {FORMAT_VERSION} {hashlib.sha256(data).hexdigest()}\n".encode()
+
+
+def _read(source: Path) -> _Content:
+    """The content of a file of this version or the one before, whose checksum is right."""
+    with source.open("rb") as stream:
+        first = stream.read(len(_first_line(b"")))
+        if first.startswith(_PREVIOUS):
+            stream.seek(0)
+            return _read_previous(stream.readline(_LONGEST_LINE), stream.read())
+        if not first.startswith(_MAGIC.encode() + b" "):
+            raise _Foreign("is not a gpssm model")
+        version = first.split(b" ")[1].decode("latin-1")
+        if version != str(FORMAT_VERSION):
+            raise _other_version(version)
+        data = stream.read()
+    if first != _first_line(data):
+        raise _Foreign("is damaged or incomplete (checksum differs); use another copy")
+    line, _, rest = data.partition(b"\n")
+    header = _header(line, {"arrays", "tree"})
+    return _Content(header["tree"], _arrays(rest, header["arrays"]))
+
+
+def _read_previous(line: bytes, payload: bytes) -> _Content:
+    header = _header(line, {"format", "version", "sha256", "arrays", "tree"})
+    if header["version"] != 2:
+        raise _other_version(header["version"])
+    if hashlib.sha256(payload).hexdigest() != header["sha256"]:
+        raise _Foreign("is damaged or incomplete (checksum differs); use another copy")
+    return _Content(header["tree"], _arrays(payload, header["arrays"]))
+
+
+def _other_version(version: Any) -> _Foreign:
+    return _Foreign(
+        f"has format version {ascii(version)[:20]}, this gpssm reads versions 2 and {FORMAT_VERSION}; "
+        "load it with the version that wrote it, or fit again"
+    )
+
+
+def _header(line: bytes, keys: set[str]) -> dict[str, Any]:
+    try:
+        header = json.loads(line.decode("ascii"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput("its description is not JSON that can be read") from error
+    if not isinstance(header, dict) or header.keys() != keys:
+        raise _Foreign("is not a gpssm model")
+    return header
+
+
+def _arrays(data: bytes, count: Any) -> list[np.ndarray]:
+    """All arrays; what they claim to hold is compared with what is there before anything is made of it."""
+    arrays: list[np.ndarray] = []
+    position = 0
+    while position < len(data):
+        found = _ARRAY.match(data, position)
+        if found is None:
+            raise InvalidInput(f"what follows its {len(arrays)} array(s) is none")
+        kind, shape = np.dtype(found[1].decode()), tuple(map(int, re.findall(rb"\d+", found[3])))
+        begin, size = found.end(), math.prod(shape) * kind.itemsize
+        position = begin + size
+        if position > len(data) or len(shape) > 32:
+            raise InvalidInput(f"array {len(arrays)} claims more numbers than there are")
+        # A copy, which can be written to, in the byte order of this machine.
+        numbers = np.frombuffer(data, kind, math.prod(shape), begin).astype(kind.newbyteorder("="))
+        arrays.append(numbers.reshape(shape, order="F" if found[2] == b"True" else "C"))
+    if type(count) is not int or count != len(arrays):
+        raise InvalidInput(f"it holds {len(arrays)} array(s); expected {str(count)[:20]}")
+    return arrays
+
+
+def _encode(value: Any, arrays: list[np.ndarray], path: tuple[str, ...]) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (np.ndarray, jax.Array)):
+        arrays.append(np.asarray(value))
+        return {"array": len(arrays) - 1}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return _encode_object(value, value._fields, arrays, path)
+    if isinstance(value, (tuple, list)):
+        return {"tuple" if isinstance(value, tuple) else "list": [_encode(item, arrays, path) for item in value]}
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError("cannot save a dictionary whose keys are not text")
+        return {"dict": {key: _encode(item, arrays, path) for key, item in value.items()}}
+    if dataclasses.is_dataclass(value):
+        return _encode_object(value, [f.name for f in dataclasses.fields(value)], arrays, path)
+    if callable(value):
+        # The field that it belongs to, "emission" or "mean"; a module of ours holds it as its `function`.
+        return {"function": path[-2] if path[-1] == "function" else path[-1]}
+    raise TypeError(f"cannot save a {type(value).__name__}")
+
+
+def _encode_object(value: Any, names: Iterable[str], arrays: list[np.ndarray], path: tuple[str, ...]) -> Any:
+    kind = type(value).__name__
+    if _find_class(kind) is not type(value):
+        raise InvalidInput(f"save: the model contains your class {kind!r}; only classes of gpssm can be stored.")
+    fields = {name: _encode(getattr(value, name), arrays, (*path, name)) for name in names}
+    return {"class": kind, "fields": fields}
+
+
+class _MissingFunction(InvalidFile):
+    """A file that is good, but needs a function of the user's."""
+
+
+class _Anything(dict[str, Callable[..., Any]]):
+    """A function for every name, where none is called."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        return len
+
+
+def _parse(content: _Content, functions: Mapping[str, Callable[..., Any]]) -> Any:
+    """Objects that are not made yet; every array belongs to exactly one of their fields."""
+    used: list[int] = []
+
+    def parse(node: Any, depth: int) -> Any:
+        if depth > contents.DEPTH:
+            raise InvalidInput(f"it is nested more than {contents.DEPTH} deep")
+        if node is None or isinstance(node, (bool, int, float, str)):
+            return node
+        kind, inner = next(iter(node.items())) if isinstance(node, dict) and node else ("", None)
+        if kind == "class" and list(node) == ["class", "fields"] and isinstance(node["fields"], dict):
+            return Parsed(_class(inner), {name: parse(item, depth + 1) for name, item in node["fields"].items()})
+        if kind == "array" and type(inner) is int and 0 <= inner < len(content.arrays):
+            used.append(inner)
+            result: Any = content.arrays[inner]
+        elif kind == "tuple" and isinstance(inner, list):
+            result = tuple(parse(item, depth + 1) for item in inner)
+        elif kind == "list" and isinstance(inner, list):
+            result = [parse(item, depth + 1) for item in inner]
+        elif kind == "dict" and isinstance(inner, dict):
+            result = {key: parse(item, depth + 1) for key, item in inner.items()}
+        elif kind == "function" and isinstance(inner, str):
+            result = _function(inner, functions)
+        else:
+            raise InvalidInput(f"its description has an unknown entry {kind[:40]!r}")
+        if len(node) != 1:
+            raise InvalidInput(f"its description has more in an entry {kind!r} than belongs there")
+        return result
+
+    tree = parse(content.tree, 0)
+    if sorted(used) != list(range(len(content.arrays))):
+        raise InvalidInput("not every one of its arrays belongs to one field")
+    return tree
+
+
+def _function(name: str, functions: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    if name not in functions:
+        raise _MissingFunction(f"functions: the model has a function of yours; expected functions={{{name!r}: ...}}.")
+    return functions[name]
+
+
+def _build(value: Any) -> Any:
+    """Make the objects."""
+    if isinstance(value, Parsed):
+        made = value.kind(**{name: _build(item) for name, item in value.fields.items()})
+        if hasattr(made, "check_fields"):
+            made.check_fields()
+        return made
+    if isinstance(value, dict):
+        return {key: _build(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_build, value))
+    return value
+
+
+def _class(name: Any) -> type:
+    found = _find_class(name) if isinstance(name, str) else None
+    if found is None or not contents.has_fields(found):
+        raise InvalidInput(f"it contains {str(name)[:60]!r}, which this gpssm does not know")
+    return found
+
+
+def _find_class(name: str) -> type | None:
+    for module_name in _MODULES:
+        found = getattr(importlib.import_module(module_name), name, None)
+        if isinstance(found, type) and found.__module__ == module_name:
+            return found
+    return None

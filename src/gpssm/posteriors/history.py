@@ -1,0 +1,56 @@
+"""The course of a fit: what a watcher is told, and what is kept."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from gpssm.plumbing.contents import Unbounded
+
+
+class Progress(NamedTuple):
+    """What a watcher of a fit is told after every chunk of steps.
+
+    While starts are looked for there is no model yet: no `snapshot`, no `terms`, and `elbo` is NaN.
+    """
+
+    step: int
+    max_steps: int
+    phase: str
+    elbo: float
+    terms: dict[str, float]
+    seconds: float
+    messages: tuple[str, ...]
+    snapshot: Callable[[], Any] | None = None
+    """The model as it is now; for a watcher of `fit`, as a posterior."""
+
+
+@dataclass
+class History:
+    """One entry per chunk of steps. `elbo` and `terms` are in nats, for outputs in the user's units."""
+
+    step: list[int] = field(default_factory=list)
+    elbo: list[Unbounded[float]] = field(default_factory=list)
+    terms: dict[str, list[Unbounded[float]]] = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    converged: bool = False
+    interrupted: bool = False
+    best: Unbounded[float] = -math.inf
+    """The largest `elbo` of the last phase, that of the model returned."""
+    compile_seconds: float = 0.0
+
+    def followed_by(self, later: "History") -> "History":
+        """The course of a fit in two phases."""
+        if not self.step:
+            return later
+        return History(
+            step=self.step + [self.step[-1] + step for step in later.step],
+            elbo=self.elbo + later.elbo,
+            terms={name: self.terms.get(name, []) + series for name, series in later.terms.items()},
+            seconds=self.seconds + [self.seconds[-1] + seconds for seconds in later.seconds],
+            messages=self.messages + later.messages,
+            converged=later.converged,
+            interrupted=later.interrupted,
+            best=later.best,
+        )

@@ -1,0 +1,1 @@
+"""Learning from a recording: initialisation, windows, the optimiser, progress."""

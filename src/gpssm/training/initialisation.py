@@ -1,0 +1,297 @@
+"""Where a fit begins: scaling, a linear fit, inducing inputs from the data, large noise."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpssm.errors import InvalidInput
+from gpssm.gp.kernels import Kernel
+from gpssm.gp.means import Function, Identity, Linear, Mean, Zero
+from gpssm.gp.sparse import SparseGP
+from gpssm.models.emission import FunctionEmission, LinearEmission
+from gpssm.models.gpssm import GPSSM, DiagonalNoise, InitialState, Transition
+from gpssm.models.scaling import Scaling, moments
+from gpssm.numerics.parameters import parameters
+from gpssm.plumbing.validation import matrix, variances
+from gpssm.training import subspace
+from gpssm.training.windows import Windows
+
+if TYPE_CHECKING:
+    from gpssm.methods.base import GPMethod, StateSpaceMethod
+
+_PROCESS_NOISE = 1.0  # standardised; large, so that the filter follows the data first
+_OBS_NOISE = 0.1
+_Q_WIDTH = 0.1  # of q(u), relative to the prior
+
+
+class Start(NamedTuple):
+    """The model to train, in standardised units, and what is fixed by how it was specified."""
+
+    model: GPSSM
+    scaling: Scaling
+    fixed: set[str]
+    states: list[np.ndarray]
+    """Rough states (T, dx) of every recording, without gaps."""
+    informed: bool = False
+    """Whether model and states are those of a skeleton."""
+    rates: tuple[tuple[str, float], ...] = ()
+    """Words of the names of parameters that a skeleton has fitted, and the small steps that are enough for them."""
+
+
+class Rough(NamedTuple):
+    """What a transition can be started from."""
+
+    scaling: Scaling
+    states: list[np.ndarray]
+    controls: list[np.ndarray]
+    """Standardised inputs (T, dc) of every recording."""
+
+
+def begin(method: "StateSpaceMethod", outputs: list[np.ndarray], inputs: list[np.ndarray], seed: int = 0) -> Start:
+    """Start values for `method` on these recordings; `seed` is that of weights drawn at random."""
+    dx, dy = method.state_dim, outputs[0].shape[1]
+    output_shift, output_scale = moments(outputs)
+    input_shift, input_scale = moments(inputs)
+    matrix_c, bias_d, fixed = _emission_matrix(method, dx, dy)
+    known_initial = _known_initial(method, dx)
+    state_shift, state_scale = _state_units(matrix_c, bias_d, outputs, dx, known_initial)
+    scaling = Scaling(state_shift, state_scale, output_shift, output_scale, input_shift, input_scale)
+
+    emission: LinearEmission | FunctionEmission
+    if matrix_c is None:
+        assert callable(method.emission)
+        _try_function("emission", method.emission, dx, dy)
+        emission = FunctionEmission(method.emission, state_shift, state_scale, output_shift, output_scale)
+    else:
+        weight = matrix_c * state_scale / output_scale[:, None]
+        bias = (matrix_c @ state_shift + bias_d - output_shift) / output_scale
+        emission = LinearEmission(weight, bias)
+
+    controls = [scaling.standardise_inputs(c) for c in inputs]
+    states = [_guess_states(emission, scaling.standardise_outputs(y), dx) for y in outputs]
+    transition = method.transition(Rough(scaling, states, controls), seed)
+    q = (
+        variances("process_noise", method.process_noise, dx) / state_scale**2
+        if method.process_noise is not None
+        else np.full(dx, _PROCESS_NOISE)
+    )
+    r = (
+        variances("obs_noise", method.obs_noise, dy) / output_scale**2
+        if method.obs_noise is not None
+        else np.full(dy, _OBS_NOISE)
+    )
+    initial, initial_fixed = _initial_state(known_initial, scaling, len(outputs), dx)
+    model = GPSSM(transition, method.process_noise_start(q), emission, DiagonalNoise(r), initial)
+    return Start(model, scaling, fixed | initial_fixed, states)
+
+
+def gp_transition(method: "GPMethod", rough: Rough) -> Transition:
+    """A mean function, and GPs that are nearly zero, with inducing inputs from the data."""
+    dx, m, input_dim = method.state_dim, method.num_inducing, method.state_dim + rough.controls[0].shape[1]
+    mean = _mean(method, rough.scaling, rough.states, rough.controls)
+    z = inducing_inputs(rough.states, rough.controls, dx, m)
+    kernel = _kernel(method, input_dim)
+    batched = jax.tree.map(lambda leaf: np.broadcast_to(np.asarray(leaf), (dx, *np.shape(leaf))).copy(), kernel)
+    gp = SparseGP(batched, z, np.zeros((dx, m)), np.tile(_Q_WIDTH * np.eye(m), (dx, 1, 1)))
+    return Transition(mean, gp, np.eye(dx) if method.mixed else None)
+
+
+def ensembles(begun: Start, windows: Windows, num_members: int, key: jax.Array, dtype: Any) -> jax.Array:
+    """Ensembles around rough states for the windows to start from, before any filter has run."""
+    states, spread = begun.states, 0.1 if begun.informed else 0.3
+    means = np.zeros((len(windows.sequence), states[0].shape[1]))
+    for b, (sequence, position) in enumerate(zip(windows.sequence, windows.position, strict=True)):
+        if position:
+            means[b] = states[sequence][position - 1]
+    eps = jax.random.normal(key, (len(means), num_members, means.shape[1]), dtype)
+    return jnp.asarray(means, dtype)[:, None] + spread * eps
+
+
+def _emission_matrix(method: "StateSpaceMethod", dx: int, dy: int) -> tuple[np.ndarray | None, np.ndarray, set[str]]:
+    """C and d in the user's units (None for a function), and which of their names are fixed."""
+    known = {"emission.weight", "emission.bias"}
+    choice = method.emission
+    if choice is None:
+        choice = "observed" if dx >= dy else "learned"
+    if isinstance(choice, str):
+        if choice == "observed":
+            if dx < dy:
+                raise InvalidInput(
+                    f"emission: 'observed' needs a state for each of {dy} outputs, got state_dim={dx}; use 'learned'."
+                )
+            return np.eye(dy, dx), np.zeros(dy), known
+        if choice == "learned":
+            return np.eye(dy, dx), np.zeros(dy), set()
+        raise InvalidInput(
+            f"emission: expected 'observed', 'learned', a matrix C ({dy}, {dx}) or a function, got {choice!r}."
+        )
+    if isinstance(choice, LinearEmission):
+        weight, bias = np.asarray(choice.weight), np.asarray(choice.bias)
+        fixed: set[str] = set()
+    elif callable(choice):
+        return None, np.zeros(dy), set()
+    else:
+        weight, bias, fixed = matrix("emission", np.atleast_2d(np.asarray(choice))), np.zeros(dy), known
+        if np.isnan(weight).any():
+            raise InvalidInput("emission: the matrix C contains NaN; expected numbers.")
+    if weight.shape != (dy, dx):
+        raise InvalidInput(f"emission: expected C of shape (outputs, states) = ({dy}, {dx}), got {weight.shape}.")
+    if bias.shape != (dy,):
+        raise InvalidInput(f"emission: expected a bias of shape ({dy},), got {bias.shape}.")
+    rank = int(np.linalg.matrix_rank(weight))
+    if fixed and rank < dx:
+        raise InvalidInput(
+            f"emission: the known C has rank {rank}, so only {rank} of the {dx} states can be identified from it; "
+            f"expected state_dim={rank}, or emission='observed' or 'learned' for hidden states."
+        )
+    return weight, bias, fixed
+
+
+def _state_units(
+    weight: np.ndarray | None,
+    bias: np.ndarray,
+    outputs: list[np.ndarray],
+    dx: int,
+    initial: tuple[np.ndarray, np.ndarray] | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where the states live: at the least-squares image of the outputs for a linear emission.
+
+    A hidden state, seen by no output, has no unit. Behind a function only a known initial state
+    tells where states live.
+    """
+    shift, scale = np.zeros(dx), np.ones(dx)
+    if weight is None:
+        if initial is not None:
+            shift, scale = initial[0], np.sqrt(np.diag(initial[1]))
+        return shift, scale
+    rows = np.concatenate(outputs)
+    complete = rows[~np.isnan(rows).any(axis=1)]
+    inverse = np.linalg.pinv(weight)
+    if len(complete) >= max(10, len(rows) // 2):
+        column_shift, column_scale = moments([(complete - bias) @ inverse.T])
+    else:  # too few samples have every channel: as if channels were independent
+        output_shift, output_scale = moments(outputs)
+        column_shift, column_scale = inverse @ (output_shift - bias), np.sqrt(inverse**2 @ output_scale**2)
+    seen = np.linalg.norm(weight, axis=0) > 0
+    return np.where(seen, column_shift, shift), np.where(seen, column_scale, scale)
+
+
+def _guess_states(emission: LinearEmission | FunctionEmission, outputs: np.ndarray, dx: int) -> np.ndarray:
+    """Rough states (T, dx) from standardised outputs: zero where no output shows them."""
+    if isinstance(emission, FunctionEmission):
+        return np.zeros((len(outputs), dx))
+    inverse = np.linalg.pinv(np.asarray(emission.weight))
+    return (subspace.fill(outputs) - np.asarray(emission.bias)) @ inverse.T
+
+
+def _mean(method: "GPMethod", scaling: Scaling, states: list[np.ndarray], controls: list[np.ndarray]) -> Mean:
+    dx = method.state_dim
+    choice = method.mean
+    if isinstance(choice, str):
+        if choice == "zero":
+            return Zero(dx)
+        if choice == "identity":
+            return Identity(dx)
+        if choice == "linear":
+            return Linear(*subspace.one_step(states, controls))
+        raise InvalidInput(f"mean: expected 'linear', 'identity', 'zero' or a function, got {choice!r}.")
+    if isinstance(choice, Mean):
+        _try_function("mean", choice, dx + controls[0].shape[1], dx)
+        return choice
+    if callable(choice):
+        _try_function("mean", choice, dx + controls[0].shape[1], dx)
+        return Function(
+            choice, scaling.argument_shift, scaling.argument_scale, scaling.state_shift, scaling.state_scale
+        )
+    raise InvalidInput(f"mean: expected 'linear', 'identity', 'zero' or a function, got {type(choice).__name__}.")
+
+
+def inducing_inputs(states: list[np.ndarray], controls: list[np.ndarray], dx: int, count: int) -> np.ndarray:
+    """(dx, M, dx + dc): a grid over the range of one input, farthest points of the data otherwise."""
+    rows = np.concatenate([np.hstack([x[:-1], c[1:]]) for x, c in zip(states, controls, strict=True)])
+    rows = rows[~np.isnan(rows).any(axis=1)]
+    rng = np.random.default_rng(0)
+    if len(rows) == 0:
+        rows = rng.standard_normal((count, dx + controls[0].shape[1]))
+    hidden = np.ptp(rows, axis=0) < 1e-9
+    rows = np.where(hidden, rng.standard_normal(rows.shape), rows)
+    if rows.shape[1] == 1:
+        low, high = np.quantile(rows, [0.005, 0.995])
+        z = np.linspace(low, high, count)[:, None]
+    else:
+        z = _farthest_points(rows, count, rng)
+    return np.tile(z, (dx, 1, 1))
+
+
+def _farthest_points(rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """k-means++ without the randomness: each point is the one farthest from those chosen."""
+    pool = rows + 1e-3 * rng.standard_normal(rows.shape)
+    if len(pool) < count:
+        pool = np.concatenate(
+            [pool, pool[rng.integers(0, len(pool), count)] + 0.1 * rng.standard_normal((count, pool.shape[1]))]
+        )
+    return farthest(pool, count)
+
+
+def farthest(pool: np.ndarray, count: int) -> np.ndarray:
+    """Up to `count` rows of `pool`, each as far from those before it as can be; no two alike."""
+    chosen = [int(np.argmin(np.sum((pool - pool.mean(axis=0)) ** 2, axis=1)))]
+    distance = np.sum((pool - pool[chosen[0]]) ** 2, axis=1)
+    while len(chosen) < count and distance.max() > 0:
+        chosen.append(int(np.argmax(distance)))
+        distance = np.minimum(distance, np.sum((pool - pool[chosen[-1]]) ** 2, axis=1))
+    return pool[chosen]
+
+
+def _known_initial(method: "StateSpaceMethod", dx: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Mean and covariance of a known x_0, checked."""
+    if method.initial_state is None:
+        return None
+    try:
+        mean, cov = (np.asarray(part, dtype=float) for part in method.initial_state)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput("initial_state: expected (mean, covariance) of x_0.") from error
+    if mean.shape not in ((), (dx,)) or not np.isfinite(mean).all():
+        raise InvalidInput(f"initial_state: expected a mean of {dx} finite number(s), got {mean.tolist()!r}.")
+    cov = cov * np.eye(dx) if cov.ndim == 0 else cov
+    if cov.shape != (dx, dx) or not np.allclose(cov, cov.T) or np.linalg.eigvalsh(cov).min() <= 0:
+        raise InvalidInput(f"initial_state: expected a positive-definite covariance ({dx}, {dx}), got {cov.shape}.")
+    return np.broadcast_to(mean, (dx,)), cov
+
+
+def _initial_state(
+    known: tuple[np.ndarray, np.ndarray] | None, scaling: Scaling, sequences: int, dx: int
+) -> tuple[InitialState, set[str]]:
+    if known is None:
+        eye = np.eye(dx)
+        return InitialState(np.zeros((sequences, dx)), np.tile(eye, (sequences, 1, 1)), np.zeros(dx), eye), set()
+    mean, cov = known
+    chol = np.linalg.cholesky(cov / (scaling.state_scale[:, None] * scaling.state_scale))
+    centre = scaling.standardise_states(mean)
+    initial = InitialState(np.tile(centre, (sequences, 1)), np.tile(chol, (sequences, 1, 1)), centre, chol)
+    return initial, {"initial_state.mean", "initial_state.chol"}
+
+
+def _kernel(method: "GPMethod", input_dim: int) -> Kernel:
+    """The kernel with a length scale for every input of f; refused if it does not fit."""
+    try:
+        kernel = method.kernel.expand(input_dim)
+    except ValueError as error:
+        raise InvalidInput(f"kernel: expected one length scale or {input_dim} of them (states and inputs).") from error
+    for p in parameters(kernel):
+        if p.constraint == "positive" and not (np.asarray(p.value) > 0).all():
+            raise InvalidInput(f"kernel: expected a positive {p.name}, got {np.asarray(p.value).tolist()!r}.")
+    return kernel
+
+
+def _try_function(name: str, function: Callable[[Any], Any], inputs: int, outputs: int) -> None:
+    """Ask a function of the user's for its output shape, without compiling or running it."""
+    try:
+        shape = jax.eval_shape(function, jax.ShapeDtypeStruct((2, inputs), jnp.float64)).shape
+    except jax.errors.TracerArrayConversionError as error:
+        raise InvalidInput(f"{name}: the function uses NumPy; expected operations of jax.numpy.") from error
+    if shape != (2, outputs):
+        raise InvalidInput(f"{name}: the function maps (2, {inputs}) to {shape}; expected (2, {outputs}).")

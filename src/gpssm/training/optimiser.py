@@ -1,0 +1,235 @@
+"""The optimiser loop that every gradient-trained method shares.
+
+Many steps run inside one compiled call (a scan over steps around the objective's own scan over
+time); Python sees them a chunk at a time, to report, to keep the best parameters and to decide
+when to stop. The rules, so that nobody has to tune:
+
+- Adam, one rate for all and a multiple of it for groups that must travel far (noise variances).
+- A gradient larger than a few times its running norm is scaled down: back-propagation through
+  a chaotic stretch now and then yields a gradient that is a million times too large.
+- A step that is not finite is undone and the rate halved.
+- A chunk whose objective falls far below the best one is undone, too.
+- The rate stays constant until the objective has stopped improving, then falls to zero over a
+  fixed number of steps; the parameters returned are the best seen.
+"""
+
+import inspect
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from gpssm.numerics.parameters import free_values, with_free_values
+from gpssm.plumbing.interruption import Interruption
+from gpssm.posteriors.history import History, Progress
+
+# objective(model, carry, data, key, settings) -> (value to maximise, (carry, terms))
+Objective = Callable[..., tuple[jax.Array, tuple[Any, dict[str, jax.Array]]]]
+
+_ADAM = optax.scale_by_adam(b1=0.9, b2=0.99)
+_CLIP = 2.0  # times the running norm of the gradient
+_WARM_UP = 20
+
+
+class Schedule(NamedTuple):
+    """When to report, slow down and stop. Steps are taken in chunks, so a limit may be passed by part of one."""
+
+    learning_rate: float = 0.03
+    max_steps: int = 1200
+    decay_steps: int = 300
+    chunk: int = 25
+    patience: int = 6
+    """Chunks without improvement after which the rate starts to fall."""
+    min_gain: float = 2e-4
+    """What counts as improvement, in nats per observed number."""
+    max_drop: float = 0.2
+    """A fall of the objective, in nats per observed number, that counts as divergence."""
+
+
+class _State(NamedTuple):
+    free: dict[str, jax.Array]
+    adam: Any
+    safe: tuple[dict[str, jax.Array], Any]  # the last parameters at which the objective was finite, with their Adam
+    norm: jax.Array
+    damping: jax.Array  # halved by every step that was undone
+    carry: Any
+    key: jax.Array
+
+
+@partial(jax.jit, static_argnames=("objective", "settings"))
+def _run_chunk(
+    state: _State,
+    model: Any,
+    data: Any,
+    multiples: Any,
+    rates: jax.Array,
+    size: jax.Array,
+    *,
+    objective: Objective,
+    settings: Any,
+) -> tuple[_State, jax.Array, dict[str, jax.Array], jax.Array]:
+    """`len(rates)` optimiser steps; returns the state, the objective and its terms, and what was undone."""
+
+    def loss(free: dict[str, jax.Array], carry: Any, key: jax.Array) -> tuple[jax.Array, Any]:
+        value, aux = objective(with_free_values(model, free), carry, data, key, settings)
+        return -value / size, aux
+
+    def one(state: _State, rate: jax.Array) -> tuple[_State, Any]:
+        key, subkey = jax.random.split(state.key)
+        (value, (carry, terms)), grad = jax.value_and_grad(loss, has_aux=True)(state.free, state.carry, subkey)
+        norm = optax.tree.norm(grad)
+        good = jnp.isfinite(norm) & jnp.isfinite(value)
+        limit = _CLIP * state.norm
+        grad = jax.tree.map(lambda g: jnp.where(good, g * jnp.minimum(1.0, limit / norm), 0.0), grad)
+        direction, adam = _ADAM.update(grad, state.adam)
+        moved = {n: state.free[n] - rate * state.damping * multiples[n] * direction[n] for n in state.free}
+        norm_kept = 0.95 * state.norm + 0.05 * jnp.minimum(norm, limit)
+        recovered = jnp.minimum(1.0, 1.05 * state.damping)
+        new = _State(moved, adam, (state.free, state.adam), norm_kept, recovered, carry, key)
+        # The move that led here was made one step earlier: go back to before it.
+        undone = state._replace(free=state.safe[0], adam=state.safe[1], damping=0.5 * state.damping, key=key)
+        state = jax.tree.map(lambda a, b: _select(good, a, b), new, undone)
+        return state, (jnp.where(good, -value * size, jnp.nan), terms, ~good)
+
+    state, (values, terms, undone) = jax.lax.scan(one, state, rates)
+    return state, values, terms, jnp.sum(undone)
+
+
+def _select(condition: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
+    if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+        return a  # both branches hold the same key
+    return jnp.where(condition, a, b)
+
+
+_assemble = jax.jit(with_free_values)
+_prepare = jax.jit(free_values, static_argnames="names")
+
+
+class Diverged(RuntimeError):
+    """Training could not make a single finite step."""
+
+
+def train(
+    objective: Objective,
+    model: Any,
+    carry: Any,
+    data: Any,
+    *,
+    settings: Any,
+    names: tuple[str, ...],
+    multiples: dict[str, float],
+    num_observed: int,
+    schedule: Schedule,
+    key: jax.Array,
+    interruption: Interruption,
+    watch: Callable[[Progress], None] | None = None,
+    label: str = "",
+) -> tuple[Any, Any, History]:
+    """Maximise `objective` over the named parameters of `model`.
+
+    Returns the model with the best parameters seen, the carry that goes with them, and the
+    history. Raises `Diverged` if no finite step was possible; never returns NaN. Stops where an
+    interruption is requested. A watcher is told `label` before the name of the phase.
+    """
+    started = time.perf_counter()
+    dtype = jax.tree.leaves(carry)[0].dtype
+    free = _prepare(model, names=names)
+    adam = _ADAM.init(free)
+    state = _State(free, adam, (free, adam), jnp.ones((), dtype), jnp.ones((), dtype), carry, key)
+    run = partial(
+        _run_chunk,
+        model=model,
+        data=data,
+        multiples={n: jnp.asarray(multiples.get(n, 1.0), dtype) for n in names},
+        size=jnp.asarray(float(num_observed), dtype),
+        objective=objective,
+        settings=settings,
+    )
+    history = History()
+    best, best_elbo, best_for_patience, stale = state, -np.inf, -np.inf, 0
+    rate, decay_from, step = schedule.learning_rate, None, 0
+    chunk = min(schedule.chunk, schedule.max_steps)
+    decay_steps = min(schedule.decay_steps, schedule.max_steps // 2)
+    longest = schedule.max_steps - decay_steps
+    while decay_from is None or step < decay_from + decay_steps:
+        rates = _rates(np.arange(step, step + chunk), rate, decay_from, decay_steps)
+        state, values, terms, undone = run(state, rates=jnp.asarray(rates, dtype))
+        step += chunk
+        values = np.asarray(values)
+        messages: list[str] = []
+        if int(undone):
+            messages.append(f"step {step}: {int(undone)} step(s) that were not finite were undone, with a smaller rate")
+        elbo = _finite_mean(values)
+        if elbo == -np.inf and best_elbo == -np.inf:
+            raise Diverged("no finite step could be made from the start values; check the data's scale and the noise.")
+        if elbo < best_elbo - schedule.max_drop * num_observed:
+            rate *= 0.5
+            messages.append(
+                f"step {step}: objective fell from {best_elbo:.4g} to {elbo:.4g}; back to the best at half the rate"
+            )
+            adam = _ADAM.init(best.free)
+            state = best._replace(adam=adam, safe=(best.free, adam), key=state.key)
+        elif elbo > best_elbo:
+            # Only parameters at which the objective was evaluated: the newest have not been yet.
+            best, best_elbo = state._replace(free=state.safe[0], adam=state.safe[1]), elbo
+        stale = 0 if elbo > best_for_patience + schedule.min_gain * num_observed else stale + 1
+        if stale == 0:
+            best_for_patience = elbo
+        history.step.append(step)
+        history.elbo.append(elbo)
+        for name, series in terms.items():
+            history.terms.setdefault(name, []).append(_finite_mean(np.asarray(series)))
+        history.seconds.append(time.perf_counter() - started)
+        history.messages.extend(messages)
+        for message in messages:
+            _warn(message)
+        if watch is not None:
+            latest = {name: series[-1] for name, series in history.terms.items()}
+            phase = label + ("learning" if decay_from is None else "settling")
+            end = schedule.max_steps if decay_from is None else decay_from + decay_steps
+            now = partial(_assemble, model, state.safe[0])
+            watch(Progress(step, end, phase, elbo, latest, history.seconds[-1], tuple(messages), now))
+        if decay_from is None:
+            history.converged = stale >= schedule.patience
+            if history.converged or step >= longest:
+                decay_from = step
+        interruption.something_to_keep = True
+        if interruption.requested:
+            history.interrupted = True
+            history.messages.append(f"step {step}: interrupted; this is the best model so far")
+            _warn(history.messages[-1])
+            break
+    history.best = best_elbo
+    return _assemble(model, best.free), best.carry, history
+
+
+def _finite_mean(values: np.ndarray) -> float:
+    """Mean of the finite values; minus infinity if there are none."""
+    finite = values[np.isfinite(values)]
+    return float(np.mean(finite)) if finite.size else -np.inf
+
+
+class TrainingWarning(UserWarning):
+    """Something went wrong during a fit and was repaired."""
+
+
+def _warn(message: str) -> None:
+    """Warn at the line that called the package, however deep this is."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("gpssm."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, TrainingWarning, stacklevel=level)
+
+
+def _rates(steps: np.ndarray, rate: float, decay_from: int | None, decay_steps: int) -> np.ndarray:
+    warm = np.minimum(1.0, (steps + 1) / _WARM_UP)
+    if decay_from is None or decay_steps == 0:
+        return rate * warm
+    fraction = np.clip((steps - decay_from) / decay_steps, 0.0, 1.0)
+    return rate * warm * 0.5 * (1.0 + np.cos(np.pi * fraction))

@@ -1,0 +1,116 @@
+"""Showing a fit while it runs: a bar on a terminal, and now and then a line anywhere else."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from gpssm.posteriors.history import Progress
+
+Watch = Callable[[Progress], None]
+
+FIRST, EVERY = 10.0, 30.0
+"""Seconds until the first line where there is no terminal, and between two of them."""
+
+
+@contextmanager
+def watcher(progress: bool | Watch, title: str) -> Iterator[Watch | None]:
+    """What a fit should call after every chunk: nothing, the caller's function, or what shows it on standard error."""
+    if not progress:
+        yield None
+    elif callable(progress):
+        yield progress
+    elif sys.stderr.isatty() or _in_notebook():
+        with _bar(title) as watch:
+            yield watch
+    else:
+        with Lines(f"{title}: compiling") as lines:
+            yield lambda p: lines.update(f"{title}: {describe(p)}")
+
+
+class Lines:
+    """A context in which a line on standard error tells now and then what is going on, for logs.
+
+    They come by the clock, also while something is compiled and nobody calls `update`.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tell, daemon=True)
+
+    def __enter__(self) -> "Lines":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def update(self, text: str) -> None:
+        """What is going on from now on."""
+        self._text = text
+
+    def _tell(self) -> None:
+        started, wait = time.monotonic(), FIRST
+        while not self._over.wait(wait):
+            wait = EVERY
+            with suppress(OSError, ValueError):  # whoever read it is gone: there is nobody to tell
+                sys.stderr.write(f"gpssm: {duration(time.monotonic() - started)}, {self._text}\n")
+                sys.stderr.flush()
+
+
+def duration(seconds: float) -> str:
+    """In the unit that a person would use."""
+    minutes = round(seconds / 60)
+    return f"{seconds:.0f} s" if seconds < 90 else f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Watch]:
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+    except ModuleNotFoundError:
+        yield _plain(title)
+        sys.stderr.write("\n")
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=12),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=None, state="compiling")
+
+        def watch(p: Progress) -> None:
+            bar.update(task, total=p.max_steps, completed=p.step, state=describe(p))
+
+        yield watch
+
+
+def _in_notebook() -> bool:
+    """Where a bar can be drawn without a terminal."""
+    shell: Any = sys.modules.get("IPython")
+    return shell is not None and getattr(shell.get_ipython(), "kernel", None) is not None
+
+
+def _plain(title: str) -> Watch:
+    def watch(p: Progress) -> None:
+        sys.stderr.write(f"\r{title}: {describe(p)}, {p.seconds:.0f} s ")
+        sys.stderr.flush()
+
+    return watch
+
+
+def describe(p: Progress) -> str:
+    """One line: where a fit is, its objective, and the terms that make it up."""
+    where = f"{p.phase} {p.step}/{p.max_steps}"
+    if not p.terms:
+        return where
+    parts = ", ".join(f"{name} {value:.0f}" for name, value in p.terms.items())
+    return f"{where} ELBO {p.elbo:.1f} ({parts})"

@@ -1,0 +1,78 @@
+"""Particles of the transition through all windows side by side, and what is said of them there."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from gpssm.filters import ensemble
+from gpssm.models.gpssm import GPSSM
+from gpssm.training.windows import Windows
+
+# One sample of one window: members, f at each of them, then the window's columns -> members, and what is added up.
+Step = Callable[..., tuple[Array, Array]]
+
+
+def unroll(
+    model: GPSSM, starts: Float[Array, "b n dx"], windows: Windows, key: Array, columns: tuple[Any, ...], one: Step
+) -> tuple[Float[Array, "b n dx"], Float[Array, "w b"]]:
+    """Members through every window, each window with its own sample of u drawn from `key`.
+
+    `columns` (w, b, ...), or None, are what `one` is given at each time step besides the members and f.
+    Returns the last members, and what `one` has told.
+    """
+    prior = model.transition.prior()
+    eps = jax.random.normal(key, (starts.shape[0], model.state_dim, model.num_inducing), starts.dtype)
+    alphas = jax.vmap(lambda e: model.transition.draw(prior, e))(eps)
+
+    def body(members: Array, now: Any) -> tuple[Array, Array]:
+        c, *rest = now
+        f = prior.side_by_side(ensemble.with_inputs(members, c), alphas)
+        axes = (0, 0, *(None if part is None else 0 for part in rest))
+        return jax.vmap(one, in_axes=axes)(members, f, *rest)
+
+    # Recomputing a step on the way back is cheaper than writing out everything it needs.
+    return jax.lax.scan(jax.checkpoint(body), starts, (by_time(windows.inputs), *columns))
+
+
+def by_time(column: Any) -> Array:
+    """(b, w, ...) -> (w, b, ...)."""
+    return jnp.swapaxes(jnp.asarray(column), 0, 1)
+
+
+def noise_by_time(
+    key: Array,
+    model: GPSSM,
+    starts: Float[Array, "b n dx"],
+    windows: Windows,
+    options: ensemble.Options,
+    *,
+    full: bool | None = None,
+) -> tuple[Array, Array | None]:
+    """All draws that `ensemble.assimilate` or `ensemble.move` need in all windows (w, b, ...).
+
+    With `full` there are two for every move, of f and of the process, even where their sum would do.
+    """
+    (num_windows, length, output_dim), num_members = windows.outputs.shape, starts.shape[1]
+    draws = ensemble.draw_noise(
+        key, length * num_windows, num_members, model.state_dim, output_dim,
+        full=model.full_noise if full is None else full, options=options, dtype=starts.dtype,
+    )  # fmt: skip
+
+    def cut(array: Array | None) -> Array | None:
+        return None if array is None else array.reshape(length, num_windows, *array.shape[1:])
+
+    process, perturbations = map(cut, draws)
+    assert process is not None
+    return process, perturbations
+
+
+def expected_log_density(model: GPSSM, members: Float[Array, "n dx"], y: Float[Array, " dy"]) -> Float[Array, ""]:
+    """`1/n sum_n log N(y | g(x^n), R)` over the channels that were seen."""
+    variance = model.obs_noise.factor
+    seen = ~jnp.isnan(y)
+    z = jnp.where(seen, y, 0.0) - model.emission(members)
+    density = -0.5 * (z**2 / variance + jnp.log(2 * jnp.pi * variance))
+    return jnp.sum(jnp.where(seen, jnp.mean(density, axis=0), 0.0))
