@@ -20,6 +20,7 @@ from gpssm.datasets.series import Series
 from gpssm.filters import kalman
 from gpssm.filters.kalman import Gaussian, System
 from gpssm.models.scaling import Scaling
+from gpssm.numerics.linalg import symmetric_root
 from gpssm.plumbing import serialization
 from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.validation import model_inputs, positive_int, series
@@ -134,8 +135,8 @@ class LinearPosterior:
         mean, cov = map(np.asarray, self.final) if state is None else self._last(state)
         offsets, rng = self._offsets(c), np.random.default_rng(seed)
         states = np.empty((num_paths, horizon, self.state_dim))
-        x = mean + rng.standard_normal((num_paths, self.state_dim)) @ _root(cov).T
-        process_root, obs_root = _root(process_cov), _root(obs_cov)
+        x = mean + rng.standard_normal((num_paths, self.state_dim)) @ symmetric_root(cov).T
+        process_root, obs_root = symmetric_root(process_cov), symmetric_root(obs_cov)
         with np.errstate(over="ignore", invalid="ignore"):  # an unstable line; the forecast says where it diverged
             for t in range(horizon):
                 x = x @ a.T + offsets[t] + rng.standard_normal(x.shape) @ process_root.T
@@ -180,7 +181,7 @@ class LinearPosterior:
         """Standardised moments in the user's units, with draws from the last ones."""
         mean, cov = np.asarray(mean), np.asarray(cov)
         eps = np.random.default_rng(seed).standard_normal((_NUM_MEMBERS, self.state_dim))
-        members = mean[-1] + eps @ _root(cov[-1]).T
+        members = mean[-1] + eps @ symmetric_root(cov[-1]).T
         return States(
             self.scaling.states(mean), self.scaling.state_cov(cov), log_likelihood, self.scaling.states(members)
         )
@@ -219,12 +220,3 @@ def _smooth(system: System, trace: kalman.Trace, outputs: Float[Array, "t dy"]) 
 
     zero = (jnp.zeros_like(eye[0]), jnp.zeros_like(eye))
     return jax.lax.scan(body, zero, (trace.predicted, outputs), reverse=True)[1]
-
-
-def _root(cov: NDArray) -> NDArray:
-    """The symmetric root of a covariance that may be singular, and a little indefinite from rounding.
-
-    Eigenvectors alone would be one, too, but rounding decides their signs, and with them all draws.
-    """
-    values, vectors = np.linalg.eigh(cov)
-    return vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
