@@ -144,7 +144,7 @@ def rewritten(data: bytes, change: Change) -> bytes:
 
 def with_checksum(header: dict[str, Any], arrays: list[NDArray], more: bytes = b"") -> bytes:
     data = json.dumps(header).encode() + b"\n" + _blocks(arrays) + more
-    return b"gpssm-model 3 " + hashlib.sha256(data).hexdigest().encode() + b"\n" + data
+    return b"gpssm-model 4 " + hashlib.sha256(data).hexdigest().encode() + b"\n" + data
 
 
 def of_version_2(value: Any) -> bytes:
@@ -223,7 +223,7 @@ def test_truncated_and_spliced_files_are_refused(
 
 
 @anything
-@given(data=st.binary(max_size=200), start=st.sampled_from([b"", b"gpssm-model 3 ", b'{"format": "gpssm-model", ']))
+@given(data=st.binary(max_size=200), start=st.sampled_from([b"", b"gpssm-model 4 ", b'{"format": "gpssm-model", ']))
 def test_arbitrary_bytes_are_refused(place: Path, data: bytes, start: bytes) -> None:
     refused(place, start + data)
 
