@@ -22,12 +22,14 @@ from gpssm.filters.ensemble import Emission, with_inputs
 from gpssm.gp.basis import Basis, Joining, Whitening, features, whiten
 from gpssm.gp.kernels import Kernel
 from gpssm.numerics.linalg import cholesky, solve_lower, solve_lower_transposed
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Covariance
 
 _ANYWHERE = 2.0  # standard deviations of all states so far, as that of a state of which nothing is known
 _FARTHEST = 100.0  # times that, which no prediction goes
 
 
+@saved
 class AugmentedState(NamedTuple):
     """`N(mean, cov)` of [x, W row by row]; F = M + d + 1 weights in a row, k rows."""
 

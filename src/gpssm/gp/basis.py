@@ -15,9 +15,11 @@ from jaxtyping import Array, Float
 
 from gpssm.gp.kernels import Kernel
 from gpssm.gp.sparse import jitter_for
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, Positive
 
 
+@saved
 class Basis(NamedTuple):
     """What h is made of: up to M inducing inputs, and the origin and unit of the linear part."""
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from gpssm.filters.particle import weighted_moments
 from gpssm.online.base import Info
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Carried, Stacked
 
 
@@ -40,6 +41,7 @@ def plausible(with_past: bool) -> tuple[Hypothesis, ...]:
     return (ROUGH, SMOOTH, NOISE) if with_past else (ROUGH, NOISE)
 
 
+@saved
 class Hypotheses(eqx.Module):
     """The states of all hypotheses, stacked, and the log-likelihood of what each has predicted."""
 
