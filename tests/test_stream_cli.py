@@ -38,7 +38,7 @@ from gpssm.posteriors.history import History
 from gpssm.posteriors.posterior import FilterSettings, Posterior
 from gpssm.training.initialisation import begin as begin_envi
 
-COMMAND = [sys.executable, str(Path(__file__).with_name("local_level.py")), "stream"]
+COMMAND = [sys.executable, str(Path(__file__).with_name("local_level_cli.py")), "stream"]
 Q, R, P, WARM_UP = 0.1, 0.5, 100.0, 3  # of the model in that file
 nan = math.nan
 Begin = Callable[..., subprocess.Popen[bytes]]

@@ -243,6 +243,9 @@ def stream(
     model: Annotated[
         Path | None, typer.Option(help="A model or stream to start from; with a checkpoint only its names are used.")
     ] = None,
+    method: Annotated[
+        str | None, typer.Option(help=f"Online method: {', '.join(ONLINE)}. [default: OEnVI, or that of the file]")
+    ] = None,
     state_dim: Annotated[int, typer.Option(min=1, help="States of a new model: outputs and their past.")] = 4,
     num_inducing: Annotated[int, typer.Option(min=1, help="Inducing points of every state of a new model.")] = 40,
     input_lags: Annotated[int, typer.Option(min=1, help="How many of the last inputs act on a new model.")] = 1,
@@ -287,7 +290,9 @@ def stream(
         from gpssm.cli.stream import Choices, RedisChoices, run
 
         run(
-            Choices(model, state_dim, num_inducing, input_lags, seed, outputs, inputs, forecast, checkpoint, every),
+            Choices(
+                model, method, state_dim, num_inducing, input_lags, seed, outputs, inputs, forecast, checkpoint, every
+            ),
             RedisChoices(redis, source, target, group, consumer),
             stop,
         )

@@ -267,14 +267,21 @@ def insert(state: AugmentedState, state_dim: int, joining: Joining, amplitude: F
     return AugmentedState(mean, cov)
 
 
+def rows_of(state: AugmentedState, state_dim: int, rows: int) -> tuple[Float[Array, "k f"], Float[Array, "k f f"]]:
+    """Mean and covariance of every row of W by itself."""
+    dx = state_dim
+    width = (len(state.mean) - dx) // rows
+    cov = state.cov[dx:, dx:].reshape(rows, width, rows, width)
+    return state.mean[dx:].reshape(rows, width), jnp.einsum("dfdg->dfg", cov)
+
+
 def transition(
     state: AugmentedState, basis: Basis, kernel: Kernel, amplitude: Float[Array, " k"], x: Float[Array, "n d"]
 ) -> tuple[Float[Array, "n dx"], Float[Array, "n dx"]]:
     """Mean and variance of f at the rows of `x`, with W integrated out."""
     h, open_share = features(basis, kernel, whiten(basis, kernel), x)
-    rows, width = len(amplitude), h.shape[1]
-    dx = len(state.mean) - rows * width
-    cov = state.cov[dx:, dx:].reshape(rows, width, rows, width)
-    mean = x[:, :rows] + h @ state.mean[dx:].reshape(rows, width).T
-    variance = jnp.einsum("nf,dfdg,ng->nd", h, cov, h) + open_share[:, None] * amplitude
-    return with_past(mean, x[:, :dx]), jnp.pad(variance, ((0, 0), (0, dx - rows)))
+    rows = len(amplitude)
+    dx = len(state.mean) - rows * h.shape[1]
+    weights, cov = rows_of(state, dx, rows)
+    variance = jnp.einsum("nf,dfg,ng->nd", h, cov, h) + open_share[:, None] * amplitude
+    return with_past(x[:, :rows] + h @ weights.T, x[:, :dx]), jnp.pad(variance, ((0, 0), (0, dx - rows)))

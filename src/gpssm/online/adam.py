@@ -40,8 +40,8 @@ def ascend(
         on = jnp.where(on, 1.0, 0.0)
         g = jnp.clip(jnp.where(jnp.isfinite(g), g, 0.0), -_CLIP, _CLIP)
         m, v = m + on * (1 - _BETA1) * (g - m), v + on * (1 - _BETA2) * (g * g - v)
-        direction = m / (1 - _BETA1 ** (count + 1)) / (jnp.sqrt(v / (1 - _BETA2 ** (count + 1))) + small)
-        return [value + on * rate * direction, m, v]
+        size = jnp.sqrt(v / (1 - _BETA2 ** (count + 1))) + small
+        return [value + on * rate * m / (1 - _BETA1 ** (count + 1)) / size, m, v]
 
     parts = (jax.tree.broadcast(part, values) for part in (clock, rates, active))
     moved = jax.tree.map(one, values, gradient, *moments, *parts)

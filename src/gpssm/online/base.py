@@ -82,14 +82,14 @@ class OnlineMethod(ABC):
         """States (paths, horizon, dx) and outputs (paths, horizon, dy) from here on."""
 
     @staticmethod
-    @abstractmethod
     def transition(state: Any, x: Array) -> tuple[Array, Array]:
-        """Mean and variance (n, dx) of f at the rows of `x` (n, dx + dc)."""
+        """Mean and variance (n, dx) of f at the rows of `x` (n, dx + dc), if the method learns one."""
+        raise InvalidInput("transition: this method learns no f; use its forecast.")
 
     @staticmethod
-    @abstractmethod
     def process_noise(state: Any) -> Array:
-        """Variances (dx,) of the process noise."""
+        """Variances (dx,) of the process noise, if the method learns them."""
+        raise InvalidInput("process_noise: this method learns none; use its forecast.")
 
     @staticmethod
     def posterior(state: Any) -> Posterior:
@@ -100,7 +100,7 @@ class OnlineMethod(ABC):
         """The state to go on with after the trial."""
         return state
 
-    def check(self, output_dim: int, input_dim: int) -> None:
+    def check(self, output_dim: int, input_dim: int) -> None:  # noqa: B027
         """Refuse data that the method cannot be used for."""
 
     def guess(self, output: NDArray) -> NDArray:

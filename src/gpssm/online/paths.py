@@ -4,7 +4,7 @@ One draw of f in many is unstable, and must not take the mean of all paths with 
 so that an f which does is refuted by all that was seen.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ _KEPT = 0.1  # share of the paths that are kept although they leave the range
 
 
 def sample(
-    keys: Array,
+    keys: Sequence[Array],
     start: Float[Array, "p dx"],
     inputs: Float[Array, "h dc"],
     move: Callable[[Array, Array, Array], Array],
