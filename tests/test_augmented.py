@@ -7,7 +7,7 @@ import pytest
 
 from gpssm.filters import augmented, kalman
 from gpssm.filters.augmented import AugmentedState
-from gpssm.gp.basis import Basis, features, join, whiten
+from gpssm.gp.basis import Basis, Expansion
 from gpssm.gp.kernels import RBF
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.online import paths
@@ -59,8 +59,8 @@ def test_known_linear_f_is_the_kalman_filter(missing: tuple[int, ...]) -> None:
 
     @jax.jit
     def step(y: jax.Array) -> tuple[augmented.Predicted, augmented.Innovation, AugmentedState]:
-        factor, whitening = augmented.state_factor(of, dx), whiten(basis, kernel)
-        ahead = augmented.predict(of, factor, basis, kernel, whitening, jnp.zeros(dx), jnp.asarray(q), c, points)
+        factor, f = augmented.state_factor(of, dx), Expansion.of(basis, kernel, jnp.zeros(dx))
+        ahead = augmented.predict(of, factor, f, jnp.asarray(q), c, points)
         found = augmented.innovate(ahead, augmented.observe(emission, ahead, y, jnp.asarray(r), points))
         return ahead, found, augmented.update(of, ahead, found)
 
@@ -87,8 +87,7 @@ def test_weights_are_learned_as_in_bayesian_linear_regression() -> None:
     num, q = 3, 0.2
     z = np.array([[-1.0], [0.0], [1.5]])
     basis = Basis(jnp.asarray(z), jnp.ones(num), jnp.asarray([0.2]), jnp.asarray([2.0]))
-    kernel = RBF(np.array([0.8]))
-    whitening = whiten(basis, kernel)
+    f = Expansion.of(basis, RBF(np.array([0.8])), jnp.zeros(1))
     prior = _random_cov(rng, num + 2)
     states = rng.normal(size=30)
     cov = np.zeros((num + 3, num + 3))
@@ -100,15 +99,13 @@ def test_weights_are_learned_as_in_bayesian_linear_regression() -> None:
     @jax.jit
     def step(of: AugmentedState, y: jax.Array) -> AugmentedState:
         factor = augmented.state_factor(of, 1)
-        predicted = augmented.predict(
-            of, factor, basis, kernel, whitening, jnp.zeros(1), jnp.asarray([q]), jnp.zeros(0), points
-        )
+        predicted = augmented.predict(of, factor, f, jnp.asarray([q]), jnp.zeros(0), points)
         seen = augmented.observe(emission, predicted, y[None], jnp.asarray([1e-10]), points)
         return augmented.update(of, predicted, augmented.innovate(predicted, seen))
 
     for y in states[1:]:
         of = step(of, jnp.asarray(y))
-    h = np.asarray(features(basis, kernel, whitening, jnp.asarray(states[:-1, None]))[0])
+    h = np.asarray(f.features(jnp.asarray(states[:-1, None]))[0])
     exact = np.linalg.inv(np.linalg.inv(prior) + h.T @ h / q)
     np.testing.assert_allclose(of.cov[1:, 1:], exact, rtol=1e-5, atol=1e-8)
     np.testing.assert_allclose(of.mean[1:], exact @ h.T @ (np.diff(states) / q), rtol=1e-4, atol=1e-6)
@@ -122,20 +119,21 @@ def test_an_inserted_inducing_input_changes_nothing_that_is_known() -> None:
     used = jnp.asarray([1.0, 1.0, 1.0, 0.0, 0.0])
     basis = Basis(jnp.asarray(rng.normal(size=(num, dx))), used, jnp.zeros(dx), jnp.ones(dx))
     kernel, amplitude = RBF(np.array([1.0, 2.0])), jnp.asarray([0.7, 2.0])
+    f = Expansion.of(basis, kernel, amplitude)
     width = num + dx + 1
     cov = _random_cov(rng, dx + dx * width)
     of = AugmentedState(jnp.asarray(rng.normal(size=dx + dx * width)), jnp.asarray(cov))
     s = jnp.asarray([0.4, -0.3])
-    joining = jax.jit(join)(basis, kernel, jnp.asarray(3), s)
-    new, wider = jax.jit(augmented.insert, static_argnums=1)(of, dx, joining, amplitude), joining.basis
+    joining, wider = jax.jit(Expansion.join)(f, jnp.asarray(3), s)
+    new = jax.jit(augmented.insert, static_argnums=1)(of, dx, joining, amplitude)
 
     others = np.array([i for i in range(dx + dx * width) if i not in (dx + 3, dx + width + 3)])
     np.testing.assert_array_equal(np.asarray(new.mean)[others], np.asarray(of.mean)[others])
     np.testing.assert_array_equal(np.asarray(new.cov)[np.ix_(others, others)], cov[np.ix_(others, others)])
     assert np.linalg.eigvalsh(np.asarray(new.cov)).min() > 0
 
-    h_new, open_new = features(wider, kernel, whiten(wider, kernel), s[None])
-    h_old, open_old = features(basis, kernel, whiten(basis, kernel), s[None])
+    h_new, open_new = Expansion.of(wider, kernel, amplitude).features(s[None])
+    h_old, open_old = f.features(s[None])
     for d in range(dx):
         rows = slice(dx + d * width, dx + (d + 1) * width)
         np.testing.assert_allclose(h_new[0] @ new.mean[rows], h_old[0] @ of.mean[rows], rtol=1e-4)
@@ -211,6 +209,6 @@ def test_nothing_is_differentiated_into_nan() -> None:
     basis = Basis(jnp.zeros((3, 1)), jnp.asarray([1.0, 0.0, 0.0]), jnp.zeros(1), jnp.ones(1))
 
     def inverse(lengthscale: jax.Array) -> jax.Array:
-        return jnp.sum(whiten(basis, RBF(lengthscale[None])).inverse)
+        return jnp.sum(Expansion.of(basis, RBF(lengthscale[None]), jnp.ones(1)).inverse)
 
     assert np.isfinite(jax.grad(inverse)(jnp.asarray(1.0)))

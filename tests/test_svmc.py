@@ -12,7 +12,7 @@ import pytest
 
 from gpssm.datasets import kink, kink_function
 from gpssm.experiments.kink import GRID
-from gpssm.gp.basis import Basis, features, whiten
+from gpssm.gp.basis import Basis, Expansion
 from gpssm.gp.kernels import RBF
 from gpssm.numerics.networks import MLP
 from gpssm.online.svmc import adaptation, proposal
@@ -67,7 +67,7 @@ def test_regression_of_known_steps_is_bayesian_linear_regression(monkeypatch: py
     basis = Basis(jnp.asarray(rng.normal(size=(num, dx))), jnp.ones(num), jnp.zeros(dx), jnp.ones(dx))
     kernel, amplitude = RBF(jnp.array([1.3, 0.8])), jnp.array([2.0, 0.5])
     noise = NoiseParameters(jnp.log(jnp.array([0.1, 0.3])), jnp.zeros(1))
-    whitening = whiten(basis, kernel)
+    f = Expansion.of(basis, kernel, amplitude)
     prior = np.array([np.diag(rng.uniform(0.5, 2.0, width)) for _ in range(dx)])
     paths = rng.normal(size=(length + 1, count, dx))
     particles = Particles(
@@ -83,7 +83,7 @@ def test_regression_of_known_steps_is_bayesian_linear_regression(monkeypatch: py
 
     @jax.jit
     def regress(particles: Particles, new: jax.Array) -> tuple[Particles, Moved]:
-        moved = filtering.move(particles, basis, kernel, whitening, amplitude, noise, jnp.zeros(0))
+        moved = filtering.move(particles, f, noise, jnp.zeros(0))
         learned = filtering.regress(particles, jnp.arange(count), moved, new, jnp.asarray(prior), every)
         return particles._replace(x=new, mean=learned[0], cov=learned[1]), moved
 
@@ -91,7 +91,7 @@ def test_regression_of_known_steps_is_bayesian_linear_regression(monkeypatch: py
     target = np.zeros((count, dx, width), dtype)
     for before, after in itertools.pairwise(paths):
         particles, _ = regress(particles, jnp.asarray(after))
-        h, open_share = (np.asarray(part) for part in features(basis, kernel, whitening, jnp.asarray(before)))
+        h, open_share = (np.asarray(part) for part in f.features(jnp.asarray(before)))
         variance = open_share[:, None] * np.asarray(amplitude) + np.exp(np.asarray(noise.process))
         precision += np.einsum("nf,ng,nk->nkfg", h, h, 1.0 / variance)
         target += np.einsum("nf,nk->nkf", h, (after - before) / variance)
@@ -167,10 +167,8 @@ def test_gradient_of_the_noise_goes_through_time(step: Any) -> None:
 
     @jax.jit
     def gradient(state: SVMCState, y: jax.Array) -> NoiseParameters:
-        kernel, learned = state.learned.kernel.correlations, state.learned
-        whitening = whiten(state.basis, kernel)
-        amplitude = jnp.exp(learned.kernel.amplitude)
-        moved = filtering.move(state.particles, state.basis, kernel, whitening, amplitude, learned.noise, jnp.zeros(0))
+        learned = state.learned
+        moved = filtering.move(state.particles, learned.kernel.expand(state.basis), learned.noise, jnp.zeros(0))
         return adaptation.noise_gradient(state, state.particles, moved, y, jnp.array(True))[0]
 
     found = gradient(before, jnp.asarray(outputs[3]))

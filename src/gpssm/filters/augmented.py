@@ -19,8 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from gpssm.filters.ensemble import Emission, with_inputs
-from gpssm.gp.basis import Basis, Joining, Whitening, features, whiten
-from gpssm.gp.kernels import Kernel
+from gpssm.gp.basis import Expansion, Joining
 from gpssm.numerics.linalg import cholesky, solve_lower, solve_lower_transposed
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Covariance
@@ -87,23 +86,23 @@ def members(count: int, state_dim: int) -> Float[np.ndarray, "n dx"]:
 
 
 def prior(
-    state_dim: int,
+    mean: Float[np.ndarray, " dx"],
     num_inducing: int,
     scale: Float[np.ndarray, " d"],
     steps: Float[np.ndarray, " k"],
     linear: Float[np.ndarray, "f f"],
-) -> Float[Array, "n n"]:
-    """Covariance of [x, W] before the first sample: no inducing input is in use, and x may be anywhere.
+) -> AugmentedState:
+    """Before the first sample: no inducing input is in use, and x may be anywhere around `mean`.
 
     `scale` is the spread of x and the inputs, `steps` the mean square of a step of x, and `linear` the covariance
     of the weights of the linear function for a step of one.
     """
-    weights = np.kron(np.diag(steps), np.pad(linear, (num_inducing, 0)))
-    covariance = np.zeros((state_dim + len(weights),) * 2)
+    weights, dx = np.kron(np.diag(steps), np.pad(linear, (num_inducing, 0))), len(mean)
+    covariance = np.zeros((dx + len(weights),) * 2)
     # 100 times the spread: where the state was before the first sample is not known.
-    covariance[:state_dim, :state_dim] = np.diag(100 * scale[:state_dim] ** 2)
-    covariance[state_dim:, state_dim:] = weights
-    return jnp.asarray(covariance)
+    covariance[:dx, :dx] = np.diag(100 * scale[:dx] ** 2)
+    covariance[dx:, dx:] = weights
+    return AugmentedState(jnp.asarray(np.pad(mean, (0, len(weights)))), jnp.asarray(covariance))
 
 
 def state_factor(state: AugmentedState, state_dim: int) -> Float[Array, "dx dx"]:
@@ -121,10 +120,7 @@ def with_past(new: Float[Array, "n k"], x: Float[Array, "n dx"]) -> Float[Array,
 def predict(
     state: AugmentedState,
     factor: Float[Array, "dx dx"],
-    basis: Basis,
-    kernel: Kernel,
-    whitening: Whitening,
-    amplitude: Float[Array, " k"],
+    f: Expansion,
     process_noise: Float[Array, " k"],
     c: Float[Array, " dc"],
     points: Float[Array, "n dx"],
@@ -137,13 +133,12 @@ def predict(
     Args:
         state: of x_{t-1} and W.
         factor: Cholesky factor L of the covariance of x_{t-1}.
-        amplitude: kernel variance of every f_d that is learned; `kernel` holds the correlations.
         process_noise: variances of v.
         points: of `members`.
     """
-    (count, dx), rows = points.shape, len(amplitude)
+    (count, dx), rows = points.shape, len(f.amplitude)
     x = state.mean[:dx] + points @ factor.T
-    h, open_share = features(basis, kernel, whitening, with_inputs(x, c))
+    h, open_share = f.features(with_inputs(x, c))
     width = h.shape[1]
     weights = state.mean[dx:].reshape(rows, width)
     b = solve_lower(factor, state.cov[:dx, dx:]).T
@@ -155,7 +150,7 @@ def predict(
     second, first = h.T @ h / count, jnp.mean(h, axis=0)
     unknown = jnp.sum(rest * second[None, :, None, :], axis=(1, 3))
     share = jnp.mean(open_share)
-    added = unknown + jnp.diag(amplitude * share + process_noise)
+    added = unknown + jnp.diag(f.amplitude * share + process_noise)
     cov = anomalies.T @ anomalies / count + jnp.pad(added, (0, dx - rows))
     slope = anomalies.T @ points / count
     learned = jnp.tensordot(first, rest, (0, 1)).reshape(rows, rows * width)
@@ -276,12 +271,12 @@ def rows_of(state: AugmentedState, state_dim: int, rows: int) -> tuple[Float[Arr
 
 
 def transition(
-    state: AugmentedState, basis: Basis, kernel: Kernel, amplitude: Float[Array, " k"], x: Float[Array, "n d"]
+    state: AugmentedState, f: Expansion, x: Float[Array, "n d"]
 ) -> tuple[Float[Array, "n dx"], Float[Array, "n dx"]]:
     """Mean and variance of f at the rows of `x`, with W integrated out."""
-    h, open_share = features(basis, kernel, whiten(basis, kernel), x)
-    rows = len(amplitude)
+    h, open_share = f.features(x)
+    rows = len(f.amplitude)
     dx = len(state.mean) - rows * h.shape[1]
     weights, cov = rows_of(state, dx, rows)
-    variance = jnp.einsum("nf,dfg,ng->nd", h, cov, h) + open_share[:, None] * amplitude
+    variance = jnp.einsum("nf,dfg,ng->nd", h, cov, h) + open_share[:, None] * f.amplitude
     return with_past(x[:, :rows] + h @ weights.T, x[:, :dx]), jnp.pad(variance, ((0, 0), (0, dx - rows)))

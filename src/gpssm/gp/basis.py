@@ -35,50 +35,51 @@ class Basis(NamedTuple):
         return cls(jnp.zeros((num_inducing, len(scale))), jnp.zeros(num_inducing), shift, scale)
 
 
-class Whitening(NamedTuple):
-    """Inverse and Cholesky factor of K over the inducing inputs, correlations only: variance one."""
-
-    inverse: Float[Array, "m m"]
-    chol: Float[Array, "m m"]
-
-
 class Joining(NamedTuple):
-    """A new inducing output given the others, u_new = phi . u + noise, and the basis that it is part of."""
+    """A new inducing output given the others: u_new = phi . u + noise."""
 
     slot: Array
     phi: Float[Array, " m"]
     """Zero for the slot itself, whose old u is marginalised."""
     open_share: Float[Array, ""]
     """Variance of the noise, as a share of the amplitude."""
+
+
+class Expansion(NamedTuple):
+    """A basis with its kernel, factored. Cost O(M^3)."""
+
     basis: Basis
+    kernel: Kernel
+    """Correlations: of variance one."""
+    amplitude: Float[Array, " k"]
+    """Variance of every f_d."""
+    inverse: Float[Array, "m m"]
+    """Of K over the inducing inputs; a slot that is not in use is a unit row that touches nothing."""
+    chol: Float[Array, "m m"]
 
+    @classmethod
+    def of(cls, basis: Basis, kernel: Kernel, amplitude: Float[Array, " k"]) -> "Expansion":
+        used = basis.used
+        gram = kernel(basis.inducing_inputs, basis.inducing_inputs) * used[:, None] * used
+        chol = jnp.linalg.cholesky(gram + jnp.diag(1.0 - used + jitter_for(gram.dtype)))
+        lower = jax.scipy.linalg.solve_triangular(chol, jnp.eye(len(used), dtype=gram.dtype), lower=True)
+        return cls(basis, kernel, amplitude, lower.T @ lower, chol)
 
-def whiten(basis: Basis, kernel: Kernel) -> Whitening:
-    """Factor K; a slot that is not in use is a unit row that touches nothing. Cost O(M^3)."""
-    used = basis.used
-    gram = kernel(basis.inducing_inputs, basis.inducing_inputs) * used[:, None] * used
-    chol = jnp.linalg.cholesky(gram + jnp.diag(1.0 - used + jitter_for(gram.dtype)))
-    lower = jax.scipy.linalg.solve_triangular(chol, jnp.eye(len(used), dtype=gram.dtype), lower=True)
-    return Whitening(lower.T @ lower, chol)
+    def features(self, s: Float[Array, "n d"]) -> tuple[Float[Array, "n f"], Float[Array, " n"]]:
+        """h at the rows of `s`, and the share of the amplitude that u leaves open there."""
+        k = self.kernel(s, self.basis.inducing_inputs) * self.basis.used
+        phi = k @ self.inverse
+        open_share = jnp.maximum(1.0 - jnp.sum(phi * k, axis=1), 0.0)
+        linear = (s - self.basis.shift) / self.basis.scale
+        return jnp.concatenate([phi, linear, jnp.ones((len(s), 1), s.dtype)], axis=1), open_share
 
-
-def features(
-    basis: Basis, kernel: Kernel, whitening: Whitening, s: Float[Array, "n d"]
-) -> tuple[Float[Array, "n f"], Float[Array, " n"]]:
-    """h at the rows of `s`, and the share of the kernel's variance that u leaves open there."""
-    k = kernel(s, basis.inducing_inputs) * basis.used
-    phi = k @ whitening.inverse
-    open_share = jnp.maximum(1.0 - jnp.sum(phi * k, axis=1), 0.0)
-    linear = (s - basis.shift) / basis.scale
-    return jnp.concatenate([phi, linear, jnp.ones((len(s), 1), s.dtype)], axis=1), open_share
-
-
-def join(basis: Basis, kernel: Kernel, slot: Array, s: Float[Array, " d"]) -> Joining:
-    """Put the inducing input `s` into a slot, with its conditional prior given the others. Cost O(M^3)."""
-    others = basis._replace(used=basis.used.at[slot].set(0.0))
-    k = kernel(s[None], basis.inducing_inputs)[0] * others.used
-    phi = whiten(others, kernel).inverse @ k
-    jitter = jitter_for(phi.dtype)
-    inputs, used = basis.inducing_inputs.at[slot].set(s), basis.used.at[slot].set(1.0)
-    open_share = jnp.maximum(1.0 + jitter - phi @ k, jitter)
-    return Joining(slot, phi, open_share, basis._replace(inducing_inputs=inputs, used=used))
+    def join(self, slot: Array, s: Float[Array, " d"]) -> tuple[Joining, Basis]:
+        """Put the inducing input `s` into a slot, with its conditional prior given the others."""
+        basis = self.basis
+        others = basis._replace(used=basis.used.at[slot].set(0.0))
+        k = self.kernel(s[None], basis.inducing_inputs)[0] * others.used
+        phi = Expansion.of(others, self.kernel, self.amplitude).inverse @ k
+        jitter = jitter_for(phi.dtype)
+        inputs, used = basis.inducing_inputs.at[slot].set(s), basis.used.at[slot].set(1.0)
+        joining = Joining(slot, phi, jnp.maximum(1.0 + jitter - phi @ k, jitter))
+        return joining, basis._replace(inducing_inputs=inputs, used=used)

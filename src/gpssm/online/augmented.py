@@ -4,7 +4,7 @@ For a while several hypotheses run side by side; forecasts and f are those of th
 """
 
 from abc import abstractmethod
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self, get_type_hints
 
 import equinox as eqx
@@ -15,9 +15,8 @@ from jaxtyping import Array, Bool, Float
 
 from gpssm.filters import augmented, sensitivity
 from gpssm.filters.augmented import AugmentedState, Innovation, Predicted
-from gpssm.filters.ensemble import with_inputs
 from gpssm.filters.sensitivity import NoiseGradient, Sensitivity
-from gpssm.gp.basis import Basis, Whitening, features, whiten
+from gpssm.gp.basis import Basis, Expansion
 from gpssm.gp.kernels import Kernel
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.numerics.linalg import symmetric_root
@@ -25,8 +24,7 @@ from gpssm.online import hypotheses, paths, placement
 from gpssm.online.base import Info, OnlineStateSpace
 from gpssm.online.hypotheses import Hypotheses, Hypothesis, leading
 from gpssm.online.outliers import Verdict, judge
-from gpssm.online.spread import running_spread
-from gpssm.online.units import Units
+from gpssm.online.units import Units, running_spread
 from gpssm.plumbing.contents import NonNegative
 
 NDArray = np.ndarray
@@ -54,20 +52,6 @@ class Tracked(eqx.Module):
     """and the moments of that gradient."""
 
     @property
-    def state_dim(self) -> int:
-        return self.points.shape[-1]
-
-    @property
-    def amplitude(self) -> Float[Array, " k"]:
-        """Variance of every f_d that is learned."""
-        return jnp.exp(self.hyper.amplitude)
-
-    @property
-    def process_noise(self) -> Float[Array, " k"]:
-        """Variances Q."""
-        return jnp.exp(self.hyper.process_noise)
-
-    @property
     @abstractmethod
     def obs_noise(self) -> Float[Array, " dy"]:
         """Variances R."""
@@ -78,35 +62,63 @@ class Tracked(eqx.Module):
         """Correlations; the variances are the amplitudes."""
 
     @property
-    @abstractmethod
-    def learns_obs_noise(self) -> bool:
-        """Whether R is not given."""
+    def process_noise(self) -> Float[Array, " k"]:
+        """Variances Q."""
+        return jnp.exp(self.hyper.process_noise)
 
-    def placed(
-        self, c: Float[Array, " dc"], kernel: Kernel, least: Array | float
-    ) -> tuple[AugmentedState, Basis, Whitening]:
+    @property
+    def state_dim(self) -> int:
+        return self.points.shape[-1]
+
+    @property
+    def f(self) -> Expansion:
+        """What f is made of, besides the weights."""
+        return Expansion.of(self.basis, self.kernel, jnp.exp(self.hyper.amplitude))
+
+    def placed(self, c: Float[Array, " dc"], f: Expansion, least: Array | float) -> tuple[AugmentedState, Expansion]:
         """With an inducing input where the stream is now, if a share of more than `least` of f is open there."""
         dx, state = self.state_dim, self.augmented
         # Not where the state is only guessed, as in the middle of a long gap.
         sure = jnp.all(jnp.diagonal(state.cov)[:dx] < jnp.exp(2 * self.hyper.lengthscale[:dx]))
-        here, amplitude = jnp.concatenate([state.mean[:dx], c]), self.amplitude
-        return placement.place(
-            state, self.basis, kernel, here, least, sure, lambda new: augmented.insert(state, dx, new, amplitude)
-        )
+        here = jnp.concatenate([state.mean[:dx], c])
+        return placement.place(state, f, here, least, sure, lambda new: augmented.insert(state, dx, new, f.amplitude))
 
     def moved(
         self, found: "Assimilated", state: AugmentedState, basis: Basis, hyper: Any, adam: Any
     ) -> tuple[Self, Info]:
         """What is carried on, and what is reported, after a sample."""
         dx = self.state_dim
-        spread = running_spread(self.spread, state.mean[:dx], self.count, found.anything)
-        count = self.count + jnp.where(found.anything, 1.0, 0.0)
-        new = eqx.tree_at(
-            lambda s: (s.augmented, s.basis, s.hyper, s.adam, s.sensitivity, s.count, s.rejected, s.spread),
+        new = replace(
             self,
-            (state, basis, hyper, adam, found.sensitivity, count, found.verdict.rejected, spread),
+            augmented=state,
+            basis=basis,
+            hyper=hyper,
+            adam=adam,
+            sensitivity=found.sensitivity,
+            count=self.count + jnp.where(found.anything, 1.0, 0.0),
+            rejected=found.verdict.rejected,
+            spread=running_spread(self.spread, state.mean[:dx], self.count, found.anything),
         )
         return new, Info(state.mean[:dx], state.cov[:dx, :dx], *found.prediction)
+
+
+def fresh(
+    state: AugmentedState, basis: Basis, emission: Any, points: NDArray, obs_noise: NDArray, count: float = 0.0
+) -> dict[str, Any]:
+    """Fields of a `Tracked` whose gradients have no past yet; it has seen `count` samples."""
+    dx, width = points.shape[1], len(basis.used) + len(basis.scale) + 1
+    rows = (len(state.mean) - dx) // width
+    fields = {
+        "augmented": state,
+        "basis": basis,
+        "sensitivity": sensitivity.nothing(dx, rows, len(obs_noise)),
+        "count": count,
+        "rejected": 0.0,
+        "spread": (basis.shift[:dx], basis.scale[:dx] ** 2),
+        "emission": emission,
+        "points": points,
+    }
+    return jax.tree.map(jnp.asarray, fields)
 
 
 class Assimilated(NamedTuple):
@@ -123,9 +135,11 @@ class Assimilated(NamedTuple):
     """Mean and standard deviation of the sample before it was seen, and its log-density."""
 
 
-def assimilate(state: Tracked, current: AugmentedState, predicted: Predicted, y: Float[Array, " dy"]) -> Assimilated:
+def assimilate(
+    state: Tracked, current: AugmentedState, predicted: Predicted, y: Float[Array, " dy"], learn_obs_noise: bool
+) -> Assimilated:
     """Condition the augmented state on a sample, as far as that is believed."""
-    amplitude = state.amplitude
+    amplitude = jnp.exp(state.hyper.amplitude)
     seen = augmented.observe(state.emission, predicted, y, state.obs_noise, state.points)
     innovation = augmented.innovate(predicted, seen)
     channels = jnp.sum(seen.precision > 0)
@@ -138,7 +152,7 @@ def assimilate(state: Tracked, current: AugmentedState, predicted: Predicted, y:
 
     carried = sensitivity.predict(state.sensitivity, predicted, amplitude, state.process_noise)
     gradient = sensitivity.gradient(carried, len(amplitude), seen, innovation)
-    if not state.learns_obs_noise:
+    if not learn_obs_noise:
         gradient = gradient._replace(obs_noise=jnp.zeros_like(gradient.obs_noise))
     after = sensitivity.confine(sensitivity.update(carried, trusted, update), state.spread[1], missing)
     variance = jnp.sum((seen.matrix @ predicted.cov) * seen.matrix, axis=1) + seen.variance
@@ -185,6 +199,13 @@ class AugmentedMethod(OnlineStateSpace):
         found = [self.hypothesis(units, of) for of in hypotheses.plausible(len(units.steps) < self.state_dim)]
         return Hypotheses.of(found) if self.trial else found[0]
 
+    def prior(self, units: Units, of: Hypothesis, num_inducing: int, num_points: int) -> dict[str, Any]:
+        """Fields of a `Tracked` before the first sample."""
+        dx, shift, scale = self.state_dim, units.shift, units.scale
+        state = augmented.prior(shift[:dx], num_inducing, scale, units.steps, units.linear_prior(dx, of.linear_std))
+        basis = Basis.empty(num_inducing, jnp.asarray(shift), jnp.asarray(scale))
+        return fresh(state, basis, units.emission, augmented.members(num_points, dx), units.obs_noise)
+
     def settled(self, state: Any) -> Any:
         return leading(state)
 
@@ -197,32 +218,18 @@ class AugmentedMethod(OnlineStateSpace):
 
     @classmethod
     def paths(cls, key: Array, state: Any, inputs: Array, num_paths: int) -> tuple[Array, Array]:
-        """Each path has its own draw of the state and of f. Far from all states so far, f is that of the nearest place.
-
-        That holds also where paths need not stay: a linear function would be extrapolated without end.
-        """
+        """Each path has its own draw of the state and of f. Far from all states, f is that of the nearest place."""
         of: Tracked = leading(state)
-        (mean, cov), basis, kernel, amplitude, process_noise = (
-            of.augmented,
-            of.basis,
-            of.kernel,
-            of.amplitude,
-            of.process_noise,
-        )
-        rows, dx = len(amplitude), of.state_dim
+        f, (mean, cov), process_noise, dx = of.f, of.augmented, of.process_noise, of.state_dim
         key_start, *keys = jax.random.split(key, 4)
         drawn = mean + jax.random.normal(key_start, (num_paths, len(mean)), inputs.dtype) @ symmetric_root(cov)
-        weights = drawn[:, dx:].reshape(num_paths, rows, -1)
-        whitening = whiten(basis, kernel)
+        weights = drawn[:, dx:].reshape(num_paths, len(process_noise), -1)
         centre, far = of.spread[0], _FAR * jnp.sqrt(of.spread[1])
         low, high = jnp.minimum(centre, mean[:dx]) - far, jnp.maximum(centre, mean[:dx]) + far
 
         def move(x: Array, c: Array, key: Array) -> Array:
             x = jnp.clip(x, low, high)
-            h, open_share = features(basis, kernel, whitening, with_inputs(x, c))
-            std = jnp.sqrt(open_share[:, None] * amplitude + process_noise)
-            noise = std * jax.random.normal(key, std.shape, x.dtype)
-            return augmented.with_past(x[:, :rows] + jnp.einsum("nf,ndf->nd", h, weights) + noise, x)
+            return augmented.with_past(paths.step(f, weights, process_noise, x, c, key), x)
 
         within = (low, high) if cls.staying else None
         return paths.sample(keys, drawn[:, :dx], inputs, move, of.emission, of.obs_noise, within)
@@ -231,7 +238,7 @@ class AugmentedMethod(OnlineStateSpace):
     def transition(state: Any, x: Array) -> tuple[Array, Array]:
         """f with W integrated out."""
         of: Tracked = leading(state)
-        return augmented.transition(of.augmented, of.basis, of.kernel, of.amplitude, x)
+        return augmented.transition(of.augmented, of.f, x)
 
     @staticmethod
     def process_noise(state: Any) -> Array:

@@ -11,6 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from gpssm.filters.ensemble import with_inputs
+from gpssm.gp.basis import Expansion
+
 Range = tuple[Float[Array, " dx"], Float[Array, " dx"]]
 
 _KEPT = 0.1  # share of the paths that are kept although they leave the range
@@ -46,6 +49,16 @@ def sample(
     clean = jax.vmap(emission)(states)
     outputs = clean + jnp.sqrt(obs_noise) * jax.random.normal(keys[1], clean.shape, clean.dtype)
     return jnp.swapaxes(states, 0, 1), jnp.swapaxes(outputs, 0, 1)
+
+
+def step(
+    f: Expansion, weights: Float[Array, "p k f"], process_noise: Float[Array, " k"], x: Array, c: Array, key: Array
+) -> Float[Array, "p k"]:
+    """The states after `x` (p, dx) of which the transition is learned, each by its own draw of the weights of f."""
+    h, open_share = f.features(with_inputs(x, c))
+    std = jnp.sqrt(open_share[:, None] * f.amplitude + process_noise)
+    mean = x[:, : std.shape[1]] + jnp.einsum("nf,nkf->nk", h, weights)
+    return mean + std * jax.random.normal(key, std.shape, x.dtype)
 
 
 def stay(

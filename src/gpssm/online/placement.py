@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from gpssm.gp.basis import Basis, Joining, Whitening, join, whiten
-from gpssm.gp.kernels import Kernel
+from gpssm.gp.basis import Basis, Expansion, Joining
 
 T = TypeVar("T")
 
@@ -23,28 +22,29 @@ def novel(process_noise: Float[Array, " k"], amplitude: Float[Array, " k"]) -> F
 
 def place(
     weights: T,
-    basis: Basis,
-    kernel: Kernel,
+    now: Expansion,
     here: Float[Array, " d"],
     least: Array | float,
     allowed: Bool[Array, ""],
     insert: Callable[[Joining], T],
-) -> tuple[T, Basis, Whitening]:
+) -> tuple[T, Expansion]:
     """A new inducing input `here`, if the others leave a share of the variance open there that is more than `least`.
 
     It takes the place of the one that the others explain best, if it says more than that. `insert` returns the
     weights of f with it.
     """
-    whitening = whiten(basis, kernel)
+    basis, kernel, amplitude, inverse, chol = now
     k = kernel(here[None], basis.inducing_inputs)[0] * basis.used
-    novelty = 1.0 - k @ whitening.inverse @ k
+    novelty = 1.0 - k @ inverse @ k
     # Conditional variance of each given the others; a free slot goes first.
-    worth = jnp.where(basis.used > 0, 1.0 / jnp.diagonal(whitening.inverse), 0.0)
+    worth = jnp.where(basis.used > 0, 1.0 / jnp.diagonal(inverse), 0.0)
     slot = jnp.argmin(worth)
 
-    def add(_: None) -> tuple[T, Basis, Whitening]:
-        joining = join(basis, kernel, slot, here)
-        return insert(joining), joining.basis, whiten(joining.basis, kernel)
+    def add(_: None) -> tuple[T, Basis, Array, Array]:
+        joining, wider = now.join(slot, here)
+        new = Expansion.of(wider, kernel, amplitude)
+        return insert(joining), wider, new.inverse, new.chol
 
     wanted = (novelty > least) & (novelty > 2.0 * worth[slot]) & allowed
-    return jax.lax.cond(wanted, add, lambda _: (weights, basis, whitening), None)
+    weights, basis, inverse, chol = jax.lax.cond(wanted, add, lambda _: (weights, basis, inverse, chol), None)
+    return weights, Expansion(basis, kernel, amplitude, inverse, chol)

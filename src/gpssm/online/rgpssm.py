@@ -22,10 +22,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gpssm.filters import augmented, sensitivity
+from gpssm.filters import augmented
 from gpssm.filters.augmented import AugmentedState, Predicted
 from gpssm.filters.ensemble import with_inputs
-from gpssm.gp.basis import Basis, Whitening, features, whiten
+from gpssm.gp.basis import Basis, Expansion
 from gpssm.gp.kernels import RBF
 from gpssm.online.adam import ascend, decay
 from gpssm.online.augmented import AugmentedMethod, Tracked, assimilate
@@ -71,10 +71,6 @@ class RGPSSMState(Tracked):
     def kernel(self) -> RBF:
         return _correlations(self.hyper)
 
-    @property
-    def learns_obs_noise(self) -> bool:
-        return self.learn_obs_noise
-
 
 @saved
 @dataclass(frozen=True)
@@ -93,10 +89,7 @@ class RGPSSM(AugmentedMethod):
 
     def hypothesis(self, units: Units, of: Hypothesis) -> RGPSSMState:
         """The state to start from if `of` is right."""
-        # One slot more than the budget: a new inducing input may be the one that is not worth keeping.
-        dx, num = self.state_dim, self.num_inducing + 1
-        steps, shift, scale = (jnp.asarray(part) for part in (units.steps, units.shift, units.scale))
-        prior = augmented.prior(dx, num, units.scale, units.steps, units.linear_prior(dx, of.linear_std))
+        steps, scale = jnp.asarray(units.steps), jnp.asarray(units.scale)
         hyper = RGPSSMHyper(
             jnp.log(of.lengthscale * scale),
             jnp.log(of.amplitude * steps),
@@ -107,19 +100,10 @@ class RGPSSM(AugmentedMethod):
         lowest = RGPSSMHyper(span - 1.5, step_size - 10, step_size - 12, hyper.obs_noise - 12)
         highest = RGPSSMHyper(span + 3.0, step_size + 8, step_size + 4, hyper.obs_noise + 10)
         zero = jax.tree.map(jnp.zeros_like, hyper)
+        # One slot more than the budget: a new inducing input may be the one that is not worth keeping.
+        fields = self.prior(units, of, self.num_inducing + 1, 2 * self.state_dim + 2)
         return RGPSSMState(
-            augmented=AugmentedState(jnp.concatenate([shift[:dx], jnp.zeros(len(prior) - dx)]), prior),
-            basis=Basis.empty(num, shift, scale),
-            hyper=hyper,
-            adam=(zero, zero),
-            sensitivity=sensitivity.nothing(dx, len(steps), len(hyper.obs_noise)),
-            count=jnp.zeros(()),
-            rejected=jnp.zeros(()),
-            spread=(shift[:dx], scale[:dx] ** 2),
-            limits=(lowest, highest),
-            emission=jax.tree.map(jnp.asarray, units.emission),
-            points=jnp.asarray(augmented.members(2 * dx + 2, dx)),
-            learn_obs_noise=self.obs_noise is None,
+            **fields, hyper=hyper, adam=(zero, zero), limits=(lowest, highest), learn_obs_noise=self.obs_noise is None
         )
 
     @staticmethod
@@ -127,11 +111,11 @@ class RGPSSM(AugmentedMethod):
         key: Array, state: RGPSSMState, y: Float[Array, " dy"], c: Float[Array, " dc"]
     ) -> tuple[RGPSSMState, Info]:
         """Add an inducing input, predict, remove one, condition, adapt. Deterministic: `key` is not used."""
-        hyper, kernel, amplitude, rows = state.hyper, state.kernel, state.amplitude, len(state.amplitude)
-        current, basis, whitening = state.placed(c, kernel, _NOVEL)
-        predicted = linearise(current, basis, kernel, whitening, amplitude, state.process_noise, c)
-        basis = _within_budget(current, basis, whitening, amplitude, state.state_dim)
-        found = assimilate(state, current, predicted, y)
+        hyper = state.hyper
+        current, f = state.placed(c, state.f, _NOVEL)
+        predicted, rows = linearise(current, f, state.process_noise, c), len(f.amplitude)
+        basis = _within_budget(current, f, state.state_dim)
+        found = assimilate(state, current, predicted, y, state.learn_obs_noise)
         updated, verdict = found.state, found.verdict
 
         at_kernel = found.anything & verdict.usual & (state.count % _KERNEL_EVERY == 0)
@@ -156,20 +140,14 @@ class RGPSSM(AugmentedMethod):
 
 
 def linearise(
-    current: AugmentedState,
-    basis: Basis,
-    kernel: RBF,
-    whitening: Whitening,
-    amplitude: Float[Array, " k"],
-    process_noise: Float[Array, " k"],
-    c: Float[Array, " dc"],
+    current: AugmentedState, f: Expansion, process_noise: Float[Array, " k"], c: Float[Array, " dc"]
 ) -> Predicted:
     """Move x one step, f replaced by its tangent at the mean of x. Cost O(M^2 + (k M)^2)."""
-    rows, dx = len(amplitude), len(basis.scale) - len(c)
+    rows, dx = len(f.amplitude), len(f.basis.scale) - len(c)
     x = current.mean[:dx]
 
     def at(x: Array) -> tuple[Array, tuple[Array, Array]]:
-        h, open_share = features(basis, kernel, whitening, with_inputs(x[None], c))
+        h, open_share = f.features(with_inputs(x[None], c))
         return h[0], (h[0], open_share[0])
 
     slope_h, (h, open_share) = jax.jacfwd(at, has_aux=True)(x)
@@ -184,7 +162,7 @@ def linearise(
     )
     of_weights = jnp.pad(jnp.einsum("f,idf->id", h, through.reshape(dx, rows, width)), ((0, 0), (0, dx - rows)))
     mixed = slope @ jnp.pad(jnp.einsum("f,idf->id", h, across.reshape(dx, rows, width)), ((0, 0), (0, dx - rows)))
-    added = jnp.diag(jnp.pad(amplitude * open_share + process_noise, (0, dx - rows)))
+    added = jnp.diag(jnp.pad(f.amplitude * open_share + process_noise, (0, dx - rows)))
     moved = slope @ cov @ slope.T + mixed + mixed.T + of_weights + added
     return Predicted(mean, 0.5 * (moved + moved.T), slope @ across + through, slope, open_share)
 
@@ -193,27 +171,27 @@ def _correlations(hyper: RGPSSMHyper) -> RBF:
     return RBF(jnp.exp(hyper.lengthscale), jnp.ones((), hyper.lengthscale.dtype))
 
 
-def _within_budget(current: AugmentedState, basis: Basis, whitening: Whitening, amplitude: Array, dx: int) -> Basis:
+def _within_budget(current: AugmentedState, f: Expansion, dx: int) -> Basis:
     """Above the budget, without the inducing input that says least; its u is marginalised by not being used."""
 
     def drop(_: None) -> Basis:
-        return basis._replace(used=basis.used.at[jnp.argmin(scores(current, whitening, amplitude, dx))].set(0.0))
+        return f.basis._replace(used=f.basis.used.at[jnp.argmin(scores(current, f, dx))].set(0.0))
 
-    return jax.lax.cond(jnp.all(basis.used > 0), drop, lambda _: basis, None)
+    return jax.lax.cond(jnp.all(f.basis.used > 0), drop, lambda _: f.basis, None)
 
 
-def scores(current: AugmentedState, whitening: Whitening, amplitude: Float[Array, " k"], dx: int) -> Float[Array, " m"]:
-    """What the joint distribution loses with each inducing input, all of them in use: their Eq. for the divergence
-    between q(x, u) and what is left of it when u_d is put back by its conditional prior. Cost O((k M)^3).
+def scores(current: AugmentedState, f: Expansion, dx: int) -> Float[Array, " m"]:
+    """What q(x, u) loses with each inducing input, all of them in use: their Eq. for the divergence
+    between it and what remains of it when u_d is put back by its conditional prior. Cost O((k M)^3).
     """
-    rows, num = len(amplitude), len(whitening.inverse)
+    amplitude, inverse = f.amplitude, f.inverse
+    rows, num = len(amplitude), len(inverse)
     width = (len(current.mean) - dx) // rows
     index = dx + jnp.arange(rows) * width + jnp.arange(num)[:, None]
     precision = jnp.linalg.inv(current.cov + jnp.diag(1e-10 * jnp.diagonal(current.cov)))
     blocks = precision[index[:, :, None], index[:, None, :]]
     mean, cov = augmented.rows_of(current, dx, rows)
     mean, cov = mean[:, :num], cov[:, :num, :num]
-    inverse = whitening.inverse
     own = jnp.diagonal(inverse)
     second = jnp.einsum("mf,dfg,mg->dm", inverse, cov + mean[:, :, None] * mean[:, None, :], inverse)
     log_ratio = jnp.linalg.slogdet(blocks)[1] - jnp.sum(jnp.log(own[:, None] / amplitude), axis=1)
@@ -223,7 +201,7 @@ def scores(current: AugmentedState, whitening: Whitening, amplitude: Float[Array
 def _prior_change(basis: Basis, old: RGPSSMHyper, new: RGPSSMHyper) -> tuple[Float[Array, "k m m"], Float[Array, ""]]:
     """Precision of u under the new prior less that under the old one, and log |K_new|."""
     used = basis.used[:, None] * basis.used
-    before, after = whiten(basis, _correlations(old)), whiten(basis, _correlations(new))
+    before, after = (Expansion.of(basis, _correlations(hyper), jnp.exp(hyper.amplitude)) for hyper in (old, new))
     change = after.inverse * jnp.exp(-new.amplitude)[:, None, None] - (
         before.inverse * jnp.exp(-old.amplitude)[:, None, None]
     )

@@ -1,14 +1,17 @@
-"""Where the data live and on what scale, from the first samples of a stream."""
+"""Where the data live and on what scale: from the first samples of a stream, and from all states so far."""
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.training import subspace
 
 NDArray = np.ndarray
+Spread = tuple[Float[Array, " dx"], Float[Array, " dx"]]
+"""Running mean and variance of the states."""
 
 
 class Units(NamedTuple):
@@ -69,6 +72,26 @@ def measure(
         spread = np.where(spread > 0, spread, np.maximum(np.abs(inputs[-1]), 1.0))
         scale, shift = np.concatenate([scale, spread]), np.concatenate([shift, inputs.mean(axis=0)])
     return Units(emission, steps, shift, scale, noise if obs_noise is None else obs_noise)
+
+
+def running_spread(spread: Spread, x: Float[Array, " dx"], count: Array, counts: Array) -> Spread:
+    """With one more state, if it counts; an outlier moves them by ten standard deviations at most."""
+    mean, variance = spread
+    share = jnp.where(counts, 1.0 / (count + 10.0), 0.0)
+    deviation = jnp.clip(x - mean, -10 * jnp.sqrt(variance), 10 * jnp.sqrt(variance))
+    return mean + share * deviation, (1 - share) * (variance + share * deviation**2)
+
+
+def bounded_lengthscale(
+    log_lengthscale: Float[Array, " d"], variance: Float[Array, " dx"], scale: Float[Array, " d"]
+) -> Float[Array, " d"]:
+    """Limits far from any sensible value, so that a constant stretch drives nothing to zero or infinity.
+
+    `variance` is that of the states so far, `scale` the first standard deviations of states and inputs.
+    """
+    dx, scale = len(variance), jnp.log(scale)
+    span = jnp.concatenate([jnp.maximum(0.5 * jnp.log(variance), scale[:dx]), scale[dx:]])
+    return jnp.clip(log_lengthscale, span - 1.5, span + 3.0)
 
 
 def _steps(rows: NDArray) -> NDArray:

@@ -14,6 +14,7 @@ from gpssm.gp.sparse import SparseGP, jitter_for
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.models.gpssm import GPSSM, DiagonalNoise, InitialState, Transition
 from gpssm.models.scaling import Scaling
+from gpssm.online.augmented import fresh
 from gpssm.online.oenvi.core import KERNELS, OEnVIHyper, OEnVISettings, OEnVIState, new_state
 from gpssm.posteriors.history import History
 from gpssm.posteriors.posterior import FilterSettings, Posterior
@@ -158,16 +159,15 @@ def from_posterior(posterior: Posterior, num_inducing: int, num_members: int) ->
         jnp.asarray(np.mean(noise)),
         jnp.asarray(noise - np.mean(noise)),
     )
-    return new_state(
+    fields = fresh(
         AugmentedState(jnp.concatenate([members.mean(axis=0), mean.ravel()]), jnp.asarray(full)),
         Basis(jnp.asarray(inputs), jnp.asarray(used), jnp.asarray(shift), jnp.asarray(scale)),
-        hyper,
-        states,
         emission,
-        OEnVISettings(kind, "obs_noise.variance" not in posterior.fixed),
         augmented.members(num_members, dx),
-        count=float(len(posterior.recording.outputs) if posterior.num_samples is None else posterior.num_samples),
+        noise,
+        float(len(posterior.recording.outputs) if posterior.num_samples is None else posterior.num_samples),
     )
+    return new_state(fields, hyper, states, OEnVISettings(kind, "obs_noise.variance" not in posterior.fixed))
 
 
 def _at(gp: SparseGP, z: jax.Array) -> tuple[NDArray, NDArray]:

@@ -8,24 +8,23 @@ Place an inducing input, predict, condition the state and q(u) on the sample in 
 The gradient of the noise variances goes through time (`filters.sensitivity`).
 """
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from gpssm.filters import augmented, sensitivity
+from gpssm.filters import augmented
 from gpssm.filters.augmented import AugmentedState, Predicted
-from gpssm.gp.basis import Basis, Whitening, whiten
+from gpssm.gp.basis import Expansion
 from gpssm.gp.kernels import RBF, Kernel, Matern32, Matern52, Stationary
-from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.online import placement
 from gpssm.online.adam import ascend, decay
 from gpssm.online.augmented import Tracked, assimilate
 from gpssm.online.base import Info
-from gpssm.online.spread import bounded_lengthscale
+from gpssm.online.units import bounded_lengthscale
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, Positive
 
@@ -81,38 +80,32 @@ class OEnVIState(Tracked):
     def kernel(self) -> Kernel:
         return correlations(self.settings, self.hyper.lengthscale)
 
-    @property
-    def learns_obs_noise(self) -> bool:
-        return self.settings.learn_obs_noise
-
 
 def step(key: Array, state: OEnVIState, y: Float[Array, " dy"], c: Float[Array, " dc"]) -> tuple[OEnVIState, Info]:
     """One sample: place an inducing input, predict, condition, learn. Deterministic: `key` is not used."""
-    dx, hyper, kernel = state.state_dim, state.hyper, state.kernel
-    amplitude, process_noise = state.amplitude, state.process_noise
-    current, basis, whitening = state.placed(c, kernel, placement.novel(process_noise, amplitude))
-    factor = augmented.state_factor(current, dx)
+    dx, hyper, process_noise, now = state.state_dim, state.hyper, state.process_noise, state.f
+    current, now = state.placed(c, now, placement.novel(process_noise, now.amplitude))
+    basis, amplitude, factor = now.basis, now.amplitude, augmented.state_factor(current, dx)
 
-    def predict(kernel: Kernel, whitening: Whitening) -> Predicted:
-        return augmented.predict(current, factor, basis, kernel, whitening, amplitude, process_noise, c, state.points)
+    def predict(f: Expansion) -> Predicted:
+        return augmented.predict(current, factor, f, process_noise, c, state.points)
 
-    found = assimilate(state, current, predict(kernel, whitening), y)
+    found = assimilate(state, current, predict(now), y, state.settings.learn_obs_noise)
     updated, update = found.state, found.update
     if len(amplitude) == dx:  # Not where a state is the past of another: that was seen, and is as good as the present.
         updated = _forget(state, updated, amplitude, found.anything)
 
     prior_share = 1.0 / (state.count + 10.0)
     moment = _second_moment(current, dx, len(amplitude), len(basis.used))  # E[u u^T]
-    surprise = jnp.sum(moment * whitening.inverse, axis=(1, 2)) / amplitude
+    surprise = jnp.sum(moment * now.inverse, axis=(1, 2)) / amplitude
     at_lengthscale = state.count % _LENGTHSCALE_EVERY == 0
 
     def bound(log_lengthscale: Array) -> Array:
         """What a change of the length scales does to the log-density of y_t and to E[log p(u)]."""
-        kernel = correlations(state.settings, log_lengthscale)
-        whitening = whiten(basis, kernel)
-        moved = predict(kernel, whitening)
-        log_det = len(amplitude) * jnp.sum(basis.used * jnp.log(jnp.diagonal(whitening.chol)))
-        prior = -0.5 * jnp.sum(jnp.sum(moment * whitening.inverse, axis=(1, 2)) / amplitude) - log_det
+        f = Expansion.of(basis, correlations(state.settings, log_lengthscale), amplitude)
+        moved = predict(f)
+        log_det = len(amplitude) * jnp.sum(basis.used * jnp.log(jnp.diagonal(f.chol)))
+        prior = -0.5 * jnp.sum(jnp.sum(moment * f.inverse, axis=(1, 2)) / amplitude) - log_det
         pull, curvature = update.pull, update.curvature
         return pull @ moved.mean + 0.5 * jnp.sum((jnp.outer(pull, pull) - curvature) * moved.cov) + prior_share * prior
 
@@ -130,7 +123,7 @@ def step(key: Array, state: OEnVIState, y: Float[Array, " dy"], c: Float[Array, 
     rates = OEnVIHyper(*(decay(state.count) * rate for rate in _RATES))
     hyper, adam = ascend(hyper, gradient, state.adam, clock=clock, rates=rates, active=active)
     new, info = state.moved(found, updated, basis, hyper, adam)
-    return eqx.tree_at(lambda s: s.hyper, new, _bounded(new)), info
+    return replace(new, hyper=_bounded(new)), info
 
 
 def correlations(settings: OEnVISettings, log_lengthscale: Array) -> Kernel:
@@ -164,33 +157,17 @@ def _bounded(state: OEnVIState) -> OEnVIHyper:
     )
 
 
-def new_state(
-    of: AugmentedState,
-    basis: Basis,
-    hyper: OEnVIHyper,
-    unit: Any,
-    emission: LinearEmission | FunctionEmission,
-    settings: OEnVISettings,
-    points: Float[np.ndarray, "n dx"],
-    count: float = 0.0,
-) -> OEnVIState:
-    """A state whose gradients have no past yet."""
-    of, basis, hyper, unit, emission = jax.tree.map(jnp.asarray, (of, basis, hyper, unit, emission))
-    dx, num = points.shape[1], len(basis.used)
-    zero = jax.tree.map(jnp.zeros_like, hyper)
+def new_state(fields: dict[str, Any], hyper: OEnVIHyper, unit: Any, settings: OEnVISettings) -> OEnVIState:
+    """A state with the fields of `fresh`, and parameters whose gradients have no past yet."""
+    hyper, unit = jax.tree.map(jnp.asarray, (hyper, unit))
+    zero, num, dx = jax.tree.map(jnp.zeros_like, hyper), len(fields["basis"].used), fields["points"].shape[1]
+    variances = jnp.diagonal(fields["augmented"].cov)[dx:].reshape(len(unit), -1)
     return OEnVIState(
-        augmented=of,
-        basis=basis,
+        **fields,
         hyper=hyper,
         adam=(zero, zero),
-        sensitivity=sensitivity.nothing(dx, len(unit), len(hyper.obs_shape)),
-        count=jnp.asarray(count),
-        rejected=jnp.zeros(()),
-        spread=(basis.shift[:dx], basis.scale[:dx] ** 2),
-        linear_prior=jnp.diagonal(of.cov)[dx:].reshape(len(unit), -1)[:, num:],
+        linear_prior=variances[:, num:],
         unit=unit,
         obs_unit=hyper.obs_level,
-        emission=emission,
-        points=jnp.asarray(points),
         settings=settings,
     )

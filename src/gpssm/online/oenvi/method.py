@@ -18,9 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpssm.errors import InvalidInput
-from gpssm.filters import augmented
-from gpssm.filters.augmented import AugmentedState
-from gpssm.gp.basis import Basis
 from gpssm.gp.kernels import RBF, Stationary
 from gpssm.models.emission import FunctionEmission
 from gpssm.online.augmented import AugmentedMethod
@@ -99,27 +96,18 @@ class OEnVI(AugmentedMethod):
 
     def hypothesis(self, units: Units, of: Hypothesis) -> OEnVIState:
         """The state to start from if `of` is right."""
-        dx, num, steps = self.state_dim, self.num_inducing, units.steps
-        shift, scale = units.shift, units.scale
         level = float(np.mean(np.log(units.obs_noise)))
-        prior = augmented.prior(dx, num, scale, steps, units.linear_prior(dx, of.linear_std))
         lengthscale = of.lengthscale * float(np.mean(self.kernel.lengthscale))
         hyper = OEnVIHyper(
-            jnp.log(lengthscale * scale),
-            jnp.log(of.amplitude * steps),
-            jnp.log(of.process_noise * steps),
+            jnp.log(lengthscale * units.scale),
+            jnp.log(of.amplitude * units.steps),
+            jnp.log(of.process_noise * units.steps),
             jnp.asarray(level),
             jnp.log(units.obs_noise) - level,
         )
-        return core.new_state(
-            AugmentedState(jnp.concatenate([shift[:dx], np.zeros(len(prior) - dx)]), prior),
-            Basis.empty(num, jnp.asarray(shift), jnp.asarray(scale)),
-            hyper,
-            np.sqrt(steps),
-            units.emission,
-            OEnVISettings(type(self.kernel).__name__, self.obs_noise is None),
-            augmented.members(self.num_members, dx),
-        )
+        fields = self.prior(units, of, self.num_inducing, self.num_members)
+        settings = OEnVISettings(type(self.kernel).__name__, self.obs_noise is None)
+        return core.new_state(fields, hyper, np.sqrt(units.steps), settings)
 
     @staticmethod
     def posterior(state: Any) -> Posterior:

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gpssm.filters.ensemble import with_inputs
-from gpssm.gp.basis import Basis, features, whiten
+from gpssm.gp.basis import Basis
 from gpssm.numerics.networks import MLP
 from gpssm.online.adam import ascend, decay
-from gpssm.online.spread import bounded_lengthscale
 from gpssm.online.svmc.particles import Counts, Moved, condition
 from gpssm.online.svmc.state import Adapted, KernelParameters, NoiseParameters, Particles, SVMCState
+from gpssm.online.units import bounded_lengthscale
 
 # Noise variances must travel far; length scales change f everywhere.
 _KERNEL_RATES = (0.01, 0.06)  # of the length scales and of the amplitude
@@ -67,19 +67,18 @@ def kernel_gradient(
     s = with_inputs(particles.x, c)
 
     def bound(kernel: KernelParameters) -> Array:
-        amplitude, correlations = jnp.exp(kernel.amplitude), kernel.correlations
-        whitening = whiten(basis, correlations)
-        h, open_share = features(basis, correlations, whitening, s)
+        f = kernel.expand(basis)
+        h, open_share = f.features(s)
         change = h - moved.features
-        open_variance = open_share[:, None] * amplitude
+        open_variance = open_share[:, None] * f.amplitude
         means = moved.mean + jnp.einsum("nkf,nf->nk", particles.mean, change)
         # Only the slope counts: the covariance need not be read again.
         variances = moved.variance + 2 * jnp.einsum("nkf,nf->nk", moved.gain, change)
         variances = variances + open_variance - jax.lax.stop_gradient(open_variance)
         there = condition(state, moved._replace(mean=means, variance=variances), state.learned.noise.obs, y)
         fit = jax.nn.logsumexp(particles.log_weight + there.log_density)
-        log_det = 2 * jnp.sum(basis.used * jnp.log(jnp.diagonal(whitening.chol)))
-        surprise = jnp.sum(moment * whitening.inverse, axis=(1, 2)) / amplitude
+        log_det = 2 * jnp.sum(basis.used * jnp.log(jnp.diagonal(f.chol)))
+        surprise = jnp.sum(moment * f.inverse, axis=(1, 2)) / f.amplitude
         prior = -0.5 * jnp.sum(surprise + log_det + jnp.sum(basis.used) * kernel.amplitude)
         return fit + prior / (state.count + 10.0)
 

@@ -22,9 +22,8 @@ What the paper leaves open, or was chosen otherwise:
 - A sample that is missing teaches nothing of f. An outlier is trusted less; several in a row are a jump.
 """
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,17 +32,17 @@ from jaxtyping import Array, Float
 from gpssm.filters.augmented import with_past
 from gpssm.filters.ensemble import with_inputs
 from gpssm.filters.particle import systematic, weighted_moments
-from gpssm.gp.basis import Basis, features, whiten
+from gpssm.gp.basis import Basis
 from gpssm.models.emission import LinearEmission
 from gpssm.numerics.linalg import symmetric_root
 from gpssm.numerics.networks import MLP
 from gpssm.online import paths
 from gpssm.online.base import Info, OnlineStateSpace
 from gpssm.online.outliers import judge
-from gpssm.online.spread import running_spread
 from gpssm.online.svmc import adaptation, proposal
 from gpssm.online.svmc.particles import LINEAR, Counts, Moved, condition, heard, move, place, prior, regress
 from gpssm.online.svmc.state import Adapted, KernelParameters, NoiseParameters, Particles, SVMCState
+from gpssm.online.units import running_spread
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.precision import double_precision
 
@@ -124,10 +123,9 @@ class SVMC(OnlineStateSpace):
         key_ancestors, key_x = jax.random.split(key)
         seen = ~jnp.isnan(y)
         learns = jnp.any(seen)
-        kernel, amplitude = state.learned.kernel.correlations, jnp.exp(state.learned.kernel.amplitude)
         noise = state.learned.noise
-        particles, basis, whitening = place(state, kernel, amplitude, c)
-        moved = move(particles, basis, kernel, whitening, amplitude, noise, c)
+        particles, f = place(state, state.learned.kernel.expand(state.basis), c)
+        moved = move(particles, f, noise, c)
         loosened = moved._replace(variance=moved.variance + state.loose)
 
         conditioned = condition(state, loosened, noise.obs, y)
@@ -173,7 +171,7 @@ class SVMC(OnlineStateSpace):
         x = with_past(new, past)
         x_slope = jax.vmap(with_past, in_axes=1, out_axes=1)(slope, past_slope)
         limit = 10.0 * jnp.sqrt(state.spread[1])
-        mean, cov = regress(particles, ancestors, origin, new, prior(state, basis, kernel), counts)
+        mean, cov = regress(particles, ancestors, origin, new, prior(state, f), counts)
         weight = jnp.exp(log_weight)
         weight_slope = weight_slope[ancestors]
         moved_particles = Particles(
@@ -189,24 +187,21 @@ class SVMC(OnlineStateSpace):
             state,
             noise_gradient,
             proposal_gradient,
-            lambda: adaptation.kernel_gradient(state, particles, basis, free, y, c),
+            lambda: adaptation.kernel_gradient(state, particles, f.basis, free, y, c),
             counts,
         )
         state_mean, state_cov = weighted_moments(x, weight)
         spread = running_spread(state.spread, state_mean, state.count, learns)
-        updated = eqx.tree_at(
-            lambda s: (s.particles, s.basis, s.learned, s.adam, s.count, s.rejected, s.loose, s.spread),
+        updated = replace(
             state,
-            (
-                moved_particles,
-                basis,
-                adaptation.bounded(state, learned, spread[1]),
-                adam,
-                state.count + jnp.where(learns, 1.0, 0.0),
-                verdict.rejected,
-                jnp.where(learns, 0.0, state.loose),
-                spread,
-            ),
+            particles=moved_particles,
+            basis=f.basis,
+            learned=adaptation.bounded(state, learned, spread[1]),
+            adam=adam,
+            count=state.count + jnp.where(learns, 1.0, 0.0),
+            rejected=verdict.rejected,
+            loose=jnp.where(learns, 0.0, state.loose),
+            spread=spread,
         )
         return updated, Info(state_mean, state_cov, predicted, jnp.sqrt(jnp.diagonal(predicted_cov)), log_score)
 
@@ -220,17 +215,13 @@ class SVMC(OnlineStateSpace):
         eps = jax.random.normal(key_w, (num_paths, *particles.mean.shape[1:]), dtype)
         root = symmetric_root(particles.cov)[chosen]
         weights = particles.mean[chosen] + jnp.einsum("nkfg,nkg->nkf", root, eps)
-        kernel, amplitude = state.learned.kernel.correlations, jnp.exp(state.learned.kernel.amplitude)
-        whitening, process_noise = whiten(state.basis, kernel), jnp.exp(state.learned.noise.process)
+        f, process_noise = state.learned.kernel.expand(state.basis), jnp.exp(state.learned.noise.process)
         # Far from all that was seen the linear part knows nothing, and some draws of it are unstable.
         centre, far = state.spread[0][:rows], _FAR * jnp.sqrt(state.spread[1][:rows])
         low, high = centre - far, centre + far
 
         def step(x: Array, c: Array, key: Array) -> Array:
-            h, open_share = features(state.basis, kernel, whitening, with_inputs(x, c))
-            std = jnp.sqrt(open_share[:, None] * amplitude + process_noise)
-            noise = std * jax.random.normal(key, std.shape, dtype)
-            return with_past(jnp.clip(x[:, :rows] + jnp.einsum("nf,nkf->nk", h, weights) + noise, low, high), x)
+            return with_past(jnp.clip(paths.step(f, weights, process_noise, x, c, key), low, high), x)
 
         past = (0, dx - rows)
         within = jnp.pad(low, past, constant_values=-jnp.inf), jnp.pad(high, past, constant_values=jnp.inf)
@@ -242,12 +233,11 @@ class SVMC(OnlineStateSpace):
     @staticmethod
     def transition(state: SVMCState, x: Array) -> tuple[Array, Array]:
         """f with W integrated out, averaged over the particles."""
-        kernel, particles, rows = state.learned.kernel.correlations, state.particles, len(state.unit)
-        h, open_share = features(state.basis, kernel, whiten(state.basis, kernel), x)
+        f, particles, rows = state.learned.kernel.expand(state.basis), state.particles, len(state.unit)
+        h, open_share = f.features(x)
         weight, dx = jax.nn.softmax(particles.log_weight), particles.x.shape[1]
         mean, cov = jax.vmap(weighted_moments, in_axes=(1, None, 1))(particles.mean, weight, particles.cov)
-        open_variance = open_share[:, None] * jnp.exp(state.learned.kernel.amplitude)
-        variance = jnp.einsum("nf,kfg,ng->nk", h, cov, h) + open_variance
+        variance = jnp.einsum("nf,kfg,ng->nk", h, cov, h) + open_share[:, None] * f.amplitude
         return with_past(x[:, :rows] + h @ mean.T, x[:, :dx]), jnp.pad(variance, ((0, 0), (0, dx - rows)))
 
     @staticmethod

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from gpssm.filters.ensemble import with_inputs
-from gpssm.gp.basis import Basis, Joining, Whitening, features
-from gpssm.gp.kernels import RBF
+from gpssm.gp.basis import Expansion, Joining
 from gpssm.numerics.linalg import cholesky, solve_lower, solve_lower_transposed
 from gpssm.online import placement
 from gpssm.online.svmc.state import NoiseParameters, Particles, SVMCState
@@ -60,28 +59,23 @@ class Conditioned(NamedTuple):
     spread: Float[Array, "n dy dy"]
 
 
-def place(state: SVMCState, kernel: RBF, amplitude: Array, c: Array) -> tuple[Particles, Basis, Whitening]:
+def place(state: SVMCState, f: Expansion, c: Array) -> tuple[Particles, Expansion]:
     """A new inducing input where the stream is now, if the others do not explain f there."""
     particles = state.particles
     weight = jax.nn.softmax(particles.log_weight)
     x = weight @ particles.x
     # Not where the state is only guessed, as in the middle of a long gap.
     known = weight @ (particles.x - x) ** 2 < jnp.exp(2 * state.learned.kernel.lengthscale[: len(x)])
-    least = placement.novel(jnp.exp(state.learned.noise.process), amplitude)
+    sure = jnp.all(known) & jnp.all(state.loose == 0)
+    least = placement.novel(jnp.exp(state.learned.noise.process), f.amplitude)
     return placement.place(
-        particles,
-        state.basis,
-        kernel,
-        jnp.concatenate([x, c]),
-        least,
-        jnp.all(known) & jnp.all(state.loose == 0),
-        lambda joining: _insert(particles, joining, amplitude),
+        particles, f, jnp.concatenate([x, c]), least, sure, lambda new: _insert(particles, new, f.amplitude)
     )
 
 
 def _insert(particles: Particles, joining: Joining, amplitude: Float[Array, " k"]) -> Particles:
     """With a new inducing output in every row of W, as in `augmented.insert`."""
-    slot, phi, open_share, _ = joining
+    slot, phi, open_share = joining
     num, mean, cov = len(phi), particles.mean, particles.cov
     cross = jnp.einsum("f,nkfg->nkg", phi, cov[:, :, :num])
     corner = cross[..., :num] @ phi + amplitude * open_share
@@ -89,27 +83,19 @@ def _insert(particles: Particles, joining: Joining, amplitude: Float[Array, " k"
     return particles._replace(mean=mean.at[..., slot].set(mean[..., :num] @ phi), cov=cov)
 
 
-def move(
-    particles: Particles,
-    basis: Basis,
-    kernel: RBF,
-    whitening: Whitening,
-    amplitude: Array,
-    noise: NoiseParameters,
-    c: Array,
-) -> Moved:
+def move(particles: Particles, f: Expansion, noise: NoiseParameters, c: Float[Array, " dc"]) -> Moved:
     """Predict x_t. Cost O(N k F^2)."""
-    rows, dx = len(amplitude), particles.x.shape[1]
+    rows, dx = len(f.amplitude), particles.x.shape[1]
     process_noise = jnp.exp(noise.process)
-    h, open_share = features(basis, kernel, whitening, with_inputs(particles.x, c))
+    h, open_share = f.features(with_inputs(particles.x, c))
     gain = jnp.einsum("nkfg,ng->nkf", particles.cov, h)
     known = jnp.maximum(jnp.einsum("nkf,nf->nk", gain, h), 0.0)
 
     def around(x: Array) -> tuple[Array, Array]:
         """Mean and variance near the particles; the variance up to a constant, without reading the covariance again."""
-        h, open_share = features(basis, kernel, whitening, with_inputs(x, c))
+        h, open_share = f.features(with_inputs(x, c))
         mean = x[:, :rows] + jnp.einsum("nkf,nf->nk", particles.mean, h)
-        return mean, 2 * jnp.einsum("nkf,nf->nk", gain, h) + open_share[:, None] * amplitude
+        return mean, 2 * jnp.einsum("nkf,nf->nk", gain, h) + open_share[:, None] * f.amplitude
 
     def along(direction: Array) -> tuple[Array, Array]:
         return jax.jvp(around, (particles.x,), (jnp.broadcast_to(direction, particles.x.shape),))[1]
@@ -119,7 +105,7 @@ def move(
     direct = jnp.pad(jnp.diag(process_noise), ((0, len(noise.obs)), (0, 0)))
     return Moved(
         particles.x[:, :rows] + jnp.einsum("nkf,nf->nk", particles.mean, h),
-        known + open_share[:, None] * amplitude + process_noise,
+        known + open_share[:, None] * f.amplitude + process_noise,
         mean_slope,
         variance_slope + direct,
         gain,
@@ -176,12 +162,13 @@ def regress(
     return mean, particles.cov[ancestors] - scaled[..., :, None] * scaled[..., None, :] + pace * prior
 
 
-def prior(state: SVMCState, basis: Basis, kernel: RBF) -> Float[Array, "k f f"]:
+def prior(state: SVMCState, f: Expansion) -> Float[Array, "k f f"]:
     """Covariance of every row of W before anything was learned."""
-    gram = kernel(basis.inducing_inputs, basis.inducing_inputs) * basis.used[:, None] * basis.used
+    basis = f.basis
+    gram = f.kernel(basis.inducing_inputs, basis.inducing_inputs) * basis.used[:, None] * basis.used
     linear = LINEAR**2 * jnp.eye(len(basis.scale) + 1, dtype=gram.dtype)
 
     def row(amplitude: Array, unit: Array) -> Array:
         return jax.scipy.linalg.block_diag(amplitude * gram, unit * linear)
 
-    return jax.vmap(row)(jnp.exp(state.learned.kernel.amplitude), state.unit)
+    return jax.vmap(row)(f.amplitude, state.unit)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
-from gpssm.gp.basis import Basis
+from gpssm.gp.basis import Basis, Expansion
 from gpssm.gp.kernels import RBF
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.numerics.networks import MLP
@@ -39,10 +39,10 @@ class KernelParameters(NamedTuple):
     lengthscale: Float[Array, " d"]
     amplitude: Float[Array, " k"]
 
-    @property
-    def correlations(self) -> RBF:
-        """The variances are the amplitudes."""
-        return RBF(jnp.exp(self.lengthscale), jnp.ones((), self.lengthscale.dtype))
+    def expand(self, basis: Basis) -> Expansion:
+        """What f is made of, besides the weights."""
+        kernel = RBF(jnp.exp(self.lengthscale), jnp.ones((), self.lengthscale.dtype))
+        return Expansion.of(basis, kernel, jnp.exp(self.amplitude))
 
 
 @saved

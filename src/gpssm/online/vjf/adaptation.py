@@ -1,6 +1,7 @@
 """Where VJF puts its centres, and one step of Adam for all that is learned by gradient."""
 
-import equinox as eqx
+from dataclasses import replace
+
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
@@ -45,14 +46,11 @@ def place(state: VJFState, c: Array) -> VJFState:
     index = jnp.arange(len(state.used))
     centres = jnp.where(((index == slot) & wanted)[:, None], here, learned.centres)
     log_width = learned.log_width + jnp.where(wanted & full, _WIDER * len(here), 0.0)
-    return eqx.tree_at(
-        lambda s: (s.weights, s.used, s.learned),
+    return replace(
         state,
-        (
-            Weights(mean, cov),
-            jnp.where((index == slot) & wanted, 1.0, state.used),
-            learned._replace(centres=centres, log_width=log_width),
-        ),
+        weights=Weights(mean, cov),
+        used=jnp.where((index == slot) & wanted, 1.0, state.used),
+        learned=learned._replace(centres=centres, log_width=log_width),
     )
 
 

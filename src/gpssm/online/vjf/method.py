@@ -21,10 +21,9 @@ least squares, as in the authors' released code. Where paper and code leave a ch
 - no linear term A x: forecasts explode.
 """
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,18 +36,8 @@ from gpssm.numerics.networks import MLP
 from gpssm.online import paths
 from gpssm.online.base import Info, OnlineStateSpace
 from gpssm.online.outliers import judge
-from gpssm.online.vjf import adaptation
-from gpssm.online.vjf.inference import (
-    Site,
-    bound,
-    emit,
-    features,
-    least_squares,
-    log_score,
-    predict,
-    product,
-    recognise,
-)
+from gpssm.online.vjf import adaptation, inference
+from gpssm.online.vjf.inference import Site, features
 from gpssm.online.vjf.state import Learned, Recognition, Scales, VJFState, Weights, prior
 from gpssm.plumbing.catalogue import saved
 
@@ -130,37 +119,34 @@ class VJF(OnlineStateSpace):
         c = (c - scales.shift[dx:]) / scales.scale[dx:]
         state = adaptation.place(state, c)
         seen = ~jnp.isnan(y)
-        predicted = predict(state, state.learned, c)
-        score, distance = log_score(predicted, jnp.exp(state.learned.obs_noise), y)
+        predicted = inference.predict(state, state.learned, c)
+        score, distance = inference.log_score(predicted, jnp.exp(state.learned.obs_noise), y)
 
         verdict = judge(distance / jnp.maximum(jnp.sum(seen), 1), state.rejected)
         free = predicted._replace(cov=predicted.cov * verdict.freedom)
-        site = recognise(state, state.learned, free, y, c)
+        site = inference.recognise(state, state.learned, free, y, c)
         trusted = Site(*(part / verdict.doubt for part in site))
-        mean, var = product(free.mean, free.cov, trusted)
-        weights = least_squares(state.weights, predicted, site)
+        mean, var = inference.product(free.mean, free.cov, trusted)
+        weights = inference.least_squares(state.weights, predicted, site)
         regular = jnp.any(seen) & verdict.usual
         before = prior(scales.step, weights.mean.shape[1])
         weights = weights._replace(cov=weights.cov + _FORGET * (before - weights.cov))
         weights = jax.tree.map(lambda new, old: jnp.where(regular, new, old), weights, state.weights)
 
-        gradient = jax.grad(lambda learned: bound(state, learned, y, c))(state.learned)
+        gradient = jax.grad(lambda learned: inference.bound(state, learned, y, c))(state.learned)
         learned, adam = adaptation.climb(state, gradient, jnp.any(seen), verdict.usual)
         # Where the system has changed, f is wrong: what is wrong with it is noise until it is learned.
         raised = learned.process_noise + verdict.raised(_RAISED)
         learned = adaptation.bounded(state, learned._replace(process_noise=raised))
-        new = eqx.tree_at(
-            lambda s: (s.mean, s.var, s.weights, s.learned, s.adam, s.count, s.rejected),
+        new = replace(
             state,
-            (
-                mean,
-                var,
-                weights,
-                learned,
-                adam,
-                state.count + jnp.where(jnp.any(seen), 1.0, 0.0),
-                jnp.where(jnp.any(seen), verdict.rejected, state.rejected),
-            ),
+            mean=mean,
+            var=var,
+            weights=weights,
+            learned=learned,
+            adam=adam,
+            count=state.count + jnp.where(jnp.any(seen), 1.0, 0.0),
+            rejected=jnp.where(jnp.any(seen), verdict.rejected, state.rejected),
         )
         output_var = jnp.diagonal(predicted.output_cov) + jnp.exp(state.learned.obs_noise)
         scale = scales.scale[:dx]
@@ -191,7 +177,7 @@ class VJF(OnlineStateSpace):
             return with_past(x[:, :k] + jnp.einsum("nf,ndf->nd", h, weights) + noise, x)
 
         c, obs_noise = (inputs - scales.shift[dx:]) / scales.scale[dx:], jnp.exp(state.learned.obs_noise)
-        states, outputs = paths.sample(keys, start, c, move, partial(emit, state), obs_noise, (low, high))
+        states, outputs = paths.sample(keys, start, c, move, partial(inference.emit, state), obs_noise, (low, high))
         return scales.shift[:dx] + scales.scale[:dx] * states, outputs
 
     @staticmethod
