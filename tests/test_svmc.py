@@ -15,11 +15,9 @@ from gpssm.experiments.kink import GRID
 from gpssm.gp.basis import Basis, Expansion
 from gpssm.gp.kernels import RBF
 from gpssm.numerics.networks import MLP
-from gpssm.online.svmc import adaptation, proposal
-from gpssm.online.svmc import particles as filtering
+from gpssm.online.svmc import adaptation, filtering, proposal
+from gpssm.online.svmc.filtering import Adapted, Counts, Moved, NoiseParameters, Particles, SVMCState
 from gpssm.online.svmc.method import SVMC
-from gpssm.online.svmc.particles import Counts, Moved
-from gpssm.online.svmc.state import Adapted, NoiseParameters, Particles, SVMCState
 from gpssm.plumbing.precision import double_precision
 
 NDArray = np.ndarray

@@ -13,9 +13,8 @@ from gpssm.datasets import kink, kink_function
 from gpssm.experiments.kink import GRID
 from gpssm.online.stream import Stream
 from gpssm.online.vjf import adaptation, inference
-from gpssm.online.vjf.inference import Prediction, Site
+from gpssm.online.vjf.inference import Learned, Prediction, Recognition, Site, VJFState, Weights
 from gpssm.online.vjf.method import VJF
-from gpssm.online.vjf.state import Learned, Recognition, VJFState, Weights
 from gpssm.plumbing.precision import double_precision
 
 NDArray = np.ndarray

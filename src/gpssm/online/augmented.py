@@ -176,9 +176,7 @@ class AugmentedMethod(OnlineStateSpace):
     staying: ClassVar[bool]
     """Whether paths of a forecast that leave the range of all states so far give way to others."""
 
-    @property
-    def counts(self) -> tuple[tuple[str, int], ...]:
-        return (("num_inducing", 1), ("trial", 0))
+    counts: ClassVar = {"num_inducing": 1, "trial": 0}
 
     @abstractmethod
     def hypothesis(self, units: Units, of: Hypothesis) -> Any:

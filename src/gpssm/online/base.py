@@ -7,7 +7,7 @@ pure function, compiled once; the `gpssm.online.stream.Stream` that `start()` re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, get_type_hints
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -130,16 +130,14 @@ class OnlineStateSpace(OnlineMethod):
     warm_up: int = 10
     name: str = ""
 
+    counts: ClassVar[dict[str, int]] = {}
+    """The method's own whole numbers and the least that each may be."""
+
     def __post_init__(self) -> None:
-        for argument, least in (("state_dim", 1), ("input_lags", 1), ("warm_up", 3), *self.counts):
+        for argument, least in {"state_dim": 1, "input_lags": 1, "warm_up": 3, **self.counts}.items():
             object.__setattr__(self, argument, positive_int(argument, getattr(self, argument), least))
         if isinstance(self.emission, str) and self.emission != "observed":
             raise InvalidInput(f"emission: expected 'observed', a matrix C or a function, got {self.emission!r}.")
-
-    @property
-    def counts(self) -> tuple[tuple[str, int], ...]:
-        """The method's own whole numbers and the least that each may be."""
-        return ()
 
     @property
     def observed(self) -> bool:

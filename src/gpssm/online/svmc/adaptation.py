@@ -11,8 +11,8 @@ from gpssm.filters.ensemble import with_inputs
 from gpssm.gp.basis import Basis
 from gpssm.numerics.networks import MLP
 from gpssm.online.adam import ascend, decay
-from gpssm.online.svmc.particles import Counts, Moved, condition
-from gpssm.online.svmc.state import Adapted, KernelParameters, NoiseParameters, Particles, SVMCState
+from gpssm.online.svmc import filtering
+from gpssm.online.svmc.filtering import Adapted, Counts, KernelParameters, Moved, NoiseParameters, Particles, SVMCState
 from gpssm.online.units import bounded_lengthscale
 
 # Noise variances must travel far; length scales change f everywhere.
@@ -44,7 +44,7 @@ def noise_gradient(
     """Gradient of log sum_i w_i p(y_t | particle i) in log Q and log R, through the past; and of log w_i."""
 
     def density(moved: Moved, log_obs_noise: Array) -> Array:
-        return condition(state, moved, log_obs_noise, y).log_density
+        return filtering.condition(state, moved, log_obs_noise, y).log_density
 
     at = density(moved, state.learned.noise.obs)
     own = push(density, moved, state.learned.noise.obs)
@@ -75,7 +75,7 @@ def kernel_gradient(
         # Only the slope counts: the covariance need not be read again.
         variances = moved.variance + 2 * jnp.einsum("nkf,nf->nk", moved.gain, change)
         variances = variances + open_variance - jax.lax.stop_gradient(open_variance)
-        there = condition(state, moved._replace(mean=means, variance=variances), state.learned.noise.obs, y)
+        there = filtering.condition(state, moved._replace(mean=means, variance=variances), state.learned.noise.obs, y)
         fit = jax.nn.logsumexp(particles.log_weight + there.log_density)
         log_det = 2 * jnp.sum(basis.used * jnp.log(jnp.diagonal(f.chol)))
         surprise = jnp.sum(moment * f.inverse, axis=(1, 2)) / f.amplitude

@@ -23,6 +23,7 @@ What the paper leaves open, or was chosen otherwise:
 """
 
 from dataclasses import KW_ONLY, dataclass, replace
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -39,9 +40,8 @@ from gpssm.numerics.networks import MLP
 from gpssm.online import paths
 from gpssm.online.base import Info, OnlineStateSpace
 from gpssm.online.outliers import judge
-from gpssm.online.svmc import adaptation, proposal
-from gpssm.online.svmc.particles import LINEAR, Counts, Moved, condition, heard, move, place, prior, regress
-from gpssm.online.svmc.state import Adapted, KernelParameters, NoiseParameters, Particles, SVMCState
+from gpssm.online.svmc import adaptation, filtering, proposal
+from gpssm.online.svmc.filtering import Adapted, Counts, KernelParameters, Moved, NoiseParameters, Particles, SVMCState
 from gpssm.online.units import running_spread
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.precision import double_precision
@@ -73,9 +73,7 @@ class SVMC(OnlineStateSpace):
     num_particles: int = 100
     name: str = "SVMC"
 
-    @property
-    def counts(self) -> tuple[tuple[str, int], ...]:
-        return (("num_inducing", 1), ("num_particles", 4))
+    counts: ClassVar = {"num_inducing": 1, "num_particles": 4}
 
     @double_precision
     def initial_state(self, outputs: NDArray, inputs: NDArray) -> SVMCState:
@@ -84,7 +82,7 @@ class SVMC(OnlineStateSpace):
         steps, shift, scale = (jnp.asarray(part) for part in (units.steps, units.shift, units.scale))
         num, dx, rows, dy = self.num_particles, self.state_dim, len(steps), outputs.shape[1]
         width = self.num_inducing + len(scale) + 1
-        linear = jnp.where(jnp.arange(width) < self.num_inducing, 0.0, LINEAR**2)
+        linear = jnp.where(jnp.arange(width) < self.num_inducing, 0.0, filtering.LINEAR**2)
         sizes = (dx + inputs.shape[1] + rows, _HIDDEN, 2 * rows)
         learned = Adapted(
             KernelParameters(jnp.log(_LENGTHSCALE * scale), jnp.log(_AMPLITUDE * steps)),
@@ -124,11 +122,11 @@ class SVMC(OnlineStateSpace):
         seen = ~jnp.isnan(y)
         learns = jnp.any(seen)
         noise = state.learned.noise
-        particles, f = place(state, state.learned.kernel.expand(state.basis), c)
-        moved = move(particles, f, noise, c)
+        particles, f = filtering.place(state, state.learned.kernel.expand(state.basis), c)
+        moved = filtering.move(particles, f, noise, c)
         loosened = moved._replace(variance=moved.variance + state.loose)
 
-        conditioned = condition(state, loosened, noise.obs, y)
+        conditioned = filtering.condition(state, loosened, noise.obs, y)
         weight = jax.nn.softmax(particles.log_weight)
         predicted, predicted_cov = weighted_moments(conditioned.expected, weight, conditioned.spread)
         predicted_cov = predicted_cov + jnp.diag(jnp.exp(noise.obs))
@@ -139,7 +137,7 @@ class SVMC(OnlineStateSpace):
         counts = Counts(learns, usual, verdict.raised(_JUMP))
         log_obs_noise = noise.obs + jnp.log(verdict.doubt)
         free = moved._replace(variance=(moved.variance + jnp.where(learns, state.loose, 0.0)) * verdict.freedom)
-        conditioned = condition(state, free, log_obs_noise, y)
+        conditioned = filtering.condition(state, free, log_obs_noise, y)
         log_weight = jax.nn.log_softmax(particles.log_weight + conditioned.log_density)
         ancestors, log_weight = _ancestors(key_ancestors, log_weight)
         origin, of = jax.tree.map(lambda leaf: leaf[ancestors], (free, conditioned))
@@ -149,7 +147,7 @@ class SVMC(OnlineStateSpace):
         def bound(network: MLP) -> tuple[Array, tuple[Array, Array]]:
             """The bound, through the draws only: that is what makes its gradient the doubly reparameterised one."""
             x, z = proposal.propose(network, read, of, eps)
-            misfit = jnp.where(seen, y - state.emission(heard(state, x)), 0.0) ** 2 / jnp.exp(log_obs_noise)
+            misfit = jnp.where(seen, y - state.emission(filtering.heard(state, x)), 0.0) ** 2 / jnp.exp(log_obs_noise)
             target = jnp.sum(misfit, axis=1) + jnp.sum((x - origin.mean) ** 2 / origin.variance, axis=1)
             # Relative to what the choice of the ancestor has counted already; zero behind a linear g.
             log_ratio = 0.5 * (of.distance - target) - proposal.log_proposal(state.learned.proposal, read, z)
@@ -157,12 +155,14 @@ class SVMC(OnlineStateSpace):
             return len(x) * jnp.sum(weights**2 * log_ratio), (x, log_ratio)
 
         proposal_gradient, (new, log_ratio) = jax.grad(bound, has_aux=True)(state.learned.proposal)
-        log_weight, new = jax.nn.log_softmax(log_weight + log_ratio), heard(state, new)
+        log_weight, new = jax.nn.log_softmax(log_weight + log_ratio), filtering.heard(state, new)
 
         noise_gradient, weight_slope = adaptation.noise_gradient(state, particles, loosened, y, usual)
 
         def draw(origin: Moved, log_noise: Array) -> Array:
-            return proposal.propose(state.learned.proposal, read, condition(state, origin, log_noise, y), eps)[0]
+            return proposal.propose(
+                state.learned.proposal, read, filtering.condition(state, origin, log_noise, y), eps
+            )[0]
 
         slope = adaptation.push(draw, origin, log_obs_noise)
         # Before the first sample there was no past: it is taken to have been the same.
@@ -171,7 +171,7 @@ class SVMC(OnlineStateSpace):
         x = with_past(new, past)
         x_slope = jax.vmap(with_past, in_axes=1, out_axes=1)(slope, past_slope)
         limit = 10.0 * jnp.sqrt(state.spread[1])
-        mean, cov = regress(particles, ancestors, origin, new, prior(state, f), counts)
+        mean, cov = filtering.regress(particles, ancestors, origin, new, filtering.prior(state, f), counts)
         weight = jnp.exp(log_weight)
         weight_slope = weight_slope[ancestors]
         moved_particles = Particles(

@@ -6,8 +6,7 @@ from jaxtyping import Array
 
 from gpssm.numerics.linalg import solve_lower_transposed
 from gpssm.numerics.networks import MLP
-from gpssm.online.svmc.particles import Conditioned
-from gpssm.online.svmc.state import SVMCState
+from gpssm.online.svmc.filtering import Conditioned, SVMCState
 
 _FARTHEST, _WIDEST = 3.0, 1.0  # that the network may move the proposal, and stretch it (logarithm)
 

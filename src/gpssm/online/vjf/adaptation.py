@@ -7,8 +7,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from gpssm.online.adam import ascend, decay
-from gpssm.online.vjf.inference import features, steps_back
-from gpssm.online.vjf.state import Learned, VJFState, Weights, prior
+from gpssm.online.vjf.inference import Learned, VJFState, Weights, features, prior, steps_back
 
 # Adam: noise variances must travel far, centres and widths change f everywhere.
 _RATE = {"recognition": 0.003, "process_noise": 0.06, "obs_noise": 0.06, "centres": 0.003, "log_width": 0.01}

@@ -23,6 +23,7 @@ least squares, as in the authors' released code. Where paper and code leave a ch
 
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +38,7 @@ from gpssm.online import paths
 from gpssm.online.base import Info, OnlineStateSpace
 from gpssm.online.outliers import judge
 from gpssm.online.vjf import adaptation, inference
-from gpssm.online.vjf.inference import Site, features
-from gpssm.online.vjf.state import Learned, Recognition, Scales, VJFState, Weights, prior
+from gpssm.online.vjf.inference import Learned, Recognition, Scales, Site, VJFState, Weights, features, prior
 from gpssm.plumbing.catalogue import saved
 
 NDArray = np.ndarray
@@ -65,9 +65,7 @@ class VJF(OnlineStateSpace):
     hidden: int = 20
     name: str = "VJF"
 
-    @property
-    def counts(self) -> tuple[tuple[str, int], ...]:
-        return (("num_inducing", 1), ("hidden", 1))
+    counts: ClassVar = {"num_inducing": 1, "hidden": 1}
 
     def initial_state(self, outputs: NDArray, inputs: NDArray) -> VJFState:
         """Nothing but the units of the first samples is known."""
