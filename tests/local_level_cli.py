@@ -11,8 +11,8 @@ ENTRY = Entry("local_level", "LocalLevel")
 
 
 def with_method(arguments: list[str]) -> list[str]:
-    """With `--method LocalLevel`, where no model tells the method."""
-    return arguments if "--model" in arguments else [*arguments, "--method", "LocalLevel"]
+    """With `--method LocalLevel`, where neither a model nor the user tells the method."""
+    return arguments if {"--model", "--method"} & {*arguments} else [*arguments, "--method", "LocalLevel"]
 
 
 def main() -> None:

@@ -31,6 +31,7 @@ from gpssm.filters import ensemble
 from gpssm.live.checkpoint import Checkpoint
 from gpssm.live.locks import Holder, locked
 from gpssm.live.records import LONGEST, BadRecord, Lines, Names, Sample, from_fields
+from gpssm.methods import registry
 from gpssm.methods.envi import EnVI
 from gpssm.methods.last_value import LastValue
 from gpssm.plumbing.serialization import write_atomically
@@ -497,6 +498,17 @@ def test_a_model_tells_where_to_start_and_the_names(models: Path, tmp_path: Path
     assert (result.returncode, json.loads(result.stdout)["sample"]) == (0, 3)
 
 
+@pytest.mark.parametrize("name", list(registry.ONLINE))
+def test_any_online_method_can_be_streamed(name: str, tmp_path: Path, stream_here: Stream) -> None:
+    """Nothing has to be compiled: it is the warm-up that is saved and resumed."""
+    arguments = ("--method", name.lower(), "--state-dim", 2, "--num-inducing", 5, "--checkpoint", tmp_path / "c")
+    for count in (1, 2):
+        result = stream_here(*arguments, text='{"y": 1.5}')
+        assert (result.returncode, json.loads(result.stdout)["sample"]) == (0, count)
+    method = gpssm.load(tmp_path / "c").method
+    assert (method.name, method.state_dim, method.num_inducing) == (name, 2, 5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "text", "message"),
     [
@@ -511,6 +523,10 @@ def test_a_model_tells_where_to_start_and_the_names(models: Path, tmp_path: Path
         ),
         ("--checkpoint envi.gpssm", "[1]", "checkpoint: 'envi.gpssm' holds a Posterior, not a stream"),
         ("--model last.gpssm", "[1]", "model: 'last.gpssm' holds a LinearPosterior, which cannot go on learning"),
+        ("--model envi.gpssm --method SVMC", "[1]", "method: SVMC cannot go on from a fitted model; expected OEnVI"),
+        ("--checkpoint stream.gpssm --method vjf", "[1]", "method: 'stream.gpssm' holds a stream of local level;"),
+        ("--model stream.gpssm --method vjf", "[1]", "method: 'stream.gpssm' holds a stream of local level;"),
+        ("--method EnVI", "[1]", "method: expected one of OEnVI, RGPSSM, SVMC, VJF, LocalLevel, got 'EnVI'."),
     ],
 )
 def test_a_mistake_in_the_data_is_one_line_and_exit_code_2(
