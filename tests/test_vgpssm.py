@@ -168,7 +168,7 @@ NETWORK = Learner(
     (_model := linear_model(amplitude=0.5, mixing=np.eye(STATES))),
     ChainNetwork.start(jax.random.key(1), _model, (STATES, INPUTS), 4),
 )
-SAMPLES = vgpssm.Settings(4, False)
+SAMPLES = vgpssm.VGPSSMSettings(4, False)
 
 
 @jax.jit
@@ -253,7 +253,7 @@ def given() -> dict[str, tuple[Any, Any]]:
         run = jax.jit(jax.value_and_grad(objective, has_aux=True), static_argnums=4)
         return lambda carry: run(arguments[0], carry, arguments[1], KEY, settings)
 
-    fixed, learned = (evaluated(lagrangian, cogpssm.Settings(4, False, learned)) for learned in (False, True))
+    fixed, learned = (evaluated(lagrangian, cogpssm.COGPSSMSettings(4, False, learned)) for learned in (False, True))
     three = CONSTRAINT._replace(multiplier=jnp.asarray(3.0))
     return {
         "bound": evaluated(elbo, SAMPLES)(jnp.zeros(())),

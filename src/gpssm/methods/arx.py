@@ -14,30 +14,26 @@ steps, of standardised outputs, wins. The model returned is fitted to everything
 then unstable loses to any that is not.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from gpssm.errors import InvalidInput
 from gpssm.filters.kalman import Gaussian, System
+from gpssm.methods.linear import LinearFit, LinearMethod, NDArray, Reported
 from gpssm.models.scaling import Scaling, moments
-from gpssm.plumbing.precision import double_precision
-from gpssm.plumbing.validation import positive_int, training_data
-from gpssm.posteriors.history import History, Progress
-from gpssm.posteriors.linear import NOISE_FLOOR, LinearPosterior
-
-NDArray = np.ndarray
+from gpssm.plumbing.validation import positive_int
+from gpssm.posteriors.linear import NOISE_FLOOR
 
 _BLOCK = 50
 _STABLE = 1.0 + 1e-6  # largest modulus of an eigenvalue; an integrator has 1
 
 
 @dataclass(frozen=True)
-class ARX:
-    """Linear regression on past outputs and inputs.
+class ARX(LinearMethod):
+    """Linear regression on past outputs and inputs; equations that contain a missing value are left out.
 
     Args:
         order: number p of past outputs and of inputs, the one acting now included; by default the
@@ -54,28 +50,9 @@ class ARX:
             positive_int("order", self.order)
         positive_int("max_order", self.max_order)
 
-    @double_precision
-    def fit(
-        self,
-        outputs: Any,
-        inputs: Any = None,
-        *,
-        seed: int = 0,
-        progress: bool | Callable[[Progress], None] = False,
-    ) -> LinearPosterior:
-        """Learn the model from a recording.
-
-        Args:
-            outputs: (T, dy), NaN where a value is missing: equations that contain one are left out;
-                or a list of such arrays.
-            inputs: (T, dc) known inputs, the row that acts on the way to the same row of
-                `outputs`; or a list of such arrays.
-            seed: not used; nothing here is random.
-            progress: not used; a fit takes no time.
-        """
-        ys, cs = training_data(outputs, inputs)
-        (shift, scale), (input_shift, input_scale) = moments(ys), moments(cs)
-        standard = [(y - shift) / scale for y in ys], [(c - input_shift) / input_scale for c in cs]
+    def learn(self, outputs: list[NDArray], inputs: list[NDArray], progress: Reported) -> LinearFit:
+        (shift, scale), (input_shift, input_scale) = moments(outputs), moments(inputs)
+        standard = [(y - shift) / scale for y in outputs], [(c - input_shift) / input_scale for c in inputs]
         fitted = _select(*standard, self.max_order) if self.order is None else _regress(*standard, self.order)
         scaling = Scaling(
             np.concatenate([np.tile(shift, fitted.order), np.tile(input_shift, fitted.order - 1)]),
@@ -88,17 +65,7 @@ class ARX:
         process_cov[:dy, :dy] = fitted.noise_cov
         matrices = (a, process_cov, np.eye(dy, dx), np.zeros(dy), np.zeros((dy, dy)))
         prior = Gaussian(jnp.asarray(fitted.lag_mean), jnp.asarray(fitted.lag_cov))
-        posterior = LinearPosterior(
-            system=System(*map(jnp.asarray, matrices)),
-            input_weight=b,
-            bias=bias,
-            prior=prior,
-            scaling=scaling,
-            history=History(converged=True),
-            method=self.name,
-            final=prior,
-        )
-        return posterior.continued_from(ys[-1], cs[-1])
+        return LinearFit(System(*map(jnp.asarray, matrices)), prior, scaling, b, bias)
 
 
 class _Regression(NamedTuple):

@@ -34,8 +34,9 @@ from jaxtyping import Array, Float
 from gpssm.errors import InvalidInput
 from gpssm.methods.base import Learner
 from gpssm.methods.vgpssm import VGPSSM, read_terms
-from gpssm.training import initialisation, subspace
+from gpssm.training import subspace
 from gpssm.training.optimiser import Objective
+from gpssm.training.problem import Initialisation, Problem
 from gpssm.training.windows import Windows
 
 _AVERAGE = 0.9  # a
@@ -43,7 +44,7 @@ _RATE = 0.02
 _LIMITS = (0.1, 10.0)
 
 
-class Settings(NamedTuple):
+class COGPSSMSettings(NamedTuple):
     """What the compiled objective is built for."""
 
     num_samples: int
@@ -66,7 +67,7 @@ class Constraint(NamedTuple):
 
 
 def lagrangian(
-    learner: Learner, carry: Constraint, windows: Windows, key: Array, settings: Settings
+    learner: Learner, carry: Constraint, windows: Windows, key: Array, settings: COGPSSMSettings
 ) -> tuple[Float[Array, ""], tuple[Constraint, dict[str, Array]]]:
     """What to maximise with a fixed multiplier; with a learned one, something that has its gradient."""
     parts = read_terms(learner, windows, key, settings.num_samples, settings.contract)
@@ -77,8 +78,8 @@ def lagrangian(
     # The bound can, and lies below the evidence whatever the multiplier: it decides which of the
     # models on the way is the best, while the gradient is that of the Lagrangian.
     comparable = jax.lax.stop_gradient(parts.bound) + (value - jax.lax.stop_gradient(value))
-    told = parts.named() | {"error / tolerance": parts.error / carry.tolerance, "multiplier": carry.multiplier}
-    return comparable, (jax.lax.stop_gradient(carry.after(parts.error)), told)
+    terms = parts.named() | {"error / tolerance": parts.error / carry.tolerance, "multiplier": carry.multiplier}
+    return comparable, (jax.lax.stop_gradient(carry.after(parts.error)), terms)
 
 
 @dataclass(frozen=True)
@@ -104,19 +105,19 @@ class COGPSSM(VGPSSM):
             if value is not None and not (isinstance(value, (int, float)) and 0 < value < np.inf):
                 raise InvalidInput(f"{argument}: expected a positive number or None, got {value!r}.")
 
-    def learner(self, begun: initialisation.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
-        learner, _ = super().learner(begun, windows, key)
+    def learner(self, problem: Problem, key: Array) -> tuple[Learner, Any]:
+        learner, _ = super().learner(problem, key)
         if self.tolerance is not None:
             tolerance = float(self.tolerance)
-        elif "obs_noise.variance" in self.held(begun):
-            tolerance = float(np.mean(np.asarray(begun.model.obs_noise.variance)))
+        elif "obs_noise.variance" in problem.held:
+            tolerance = float(np.mean(np.asarray(problem.model.obs_noise.variance)))
         else:
-            tolerance = unpredicted(windows, self.state_dim)
+            tolerance = unpredicted(problem.windows, self.state_dim)
         multiplier = 1.0 if self.multiplier is None else float(self.multiplier)
         return learner, Constraint(jnp.asarray(multiplier), jnp.zeros(()), jnp.asarray(tolerance))
 
-    def settings(self, begun: initialisation.Start, hidden: bool) -> Settings:
-        return Settings(self.num_samples, self._contracts(hidden), self.multiplier is None)
+    def settings(self, initial: Initialisation) -> COGPSSMSettings:
+        return COGPSSMSettings(self.num_samples, self.contracts(initial), self.multiplier is None)
 
 
 def unpredicted(windows: Windows, state_dim: int) -> float:

@@ -41,9 +41,9 @@ from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, InitialState
 from gpssm.numerics.networks import BidirectionalGRU, Dense, readable, readable_width
 from gpssm.numerics.parameters import Leaf, parameter
-from gpssm.training import initialisation
 from gpssm.training.contraction import contracted
 from gpssm.training.optimiser import Objective
+from gpssm.training.problem import Initialisation, Problem
 from gpssm.training.unrolled import by_time, expected_log_density
 from gpssm.training.windows import Windows
 
@@ -168,7 +168,7 @@ class ChainNetwork(eqx.Module):
         return states[:, context:-context]
 
 
-class Settings(NamedTuple):
+class VGPSSMSettings(NamedTuple):
     """What the compiled objective is built for."""
 
     num_samples: int
@@ -238,7 +238,7 @@ def read_terms(learner: Learner, windows: Windows, key: Array, num_samples: int,
 
 
 def elbo(
-    learner: Learner, carry: Array, windows: Windows, key: Array, settings: Settings
+    learner: Learner, carry: Array, windows: Windows, key: Array, settings: VGPSSMSettings
 ) -> tuple[Float[Array, ""], tuple[Array, dict[str, Array]]]:
     """The bound."""
     parts = read_terms(learner, windows, key, settings.num_samples, settings.contract)
@@ -258,22 +258,15 @@ class VGPSSM(GPMethod):
     width: int = field(default=16, kw_only=True)
     name: str = field(default="vGPSSM", kw_only=True)
 
-    _COUNTS: ClassVar[tuple[tuple[str, int], ...]] = (*GPMethod._COUNTS, ("num_samples", 1), ("width", 1))
+    _COUNTS = GPMethod._COUNTS | {"num_samples": 1, "width": 1}
     objective: ClassVar[Objective] = staticmethod(elbo)
 
-    def learner(self, begun: initialisation.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
-        dims = (windows.outputs.shape[-1], windows.inputs.shape[-1])
-        return Learner(begun.model, ChainNetwork.start(key, begun.model, dims, self.width)), jnp.zeros(())
+    def learner(self, problem: Problem, key: Array) -> tuple[Learner, Any]:
+        states = ChainNetwork.start(key, problem.model, problem.dims[1:], self.width)
+        return Learner(problem.model, states), jnp.zeros(())
 
-    def settings(self, begun: initialisation.Start, hidden: bool) -> Any:
-        return Settings(self.num_samples, self._contracts(hidden))
+    def settings(self, initial: Initialisation) -> Any:
+        return VGPSSMSettings(self.num_samples, self.contracts(initial))
 
-    def finished(self, learner: Learner, hidden: bool) -> Learner:
-        """What was trained as a contraction is returned as one."""
-        return Learner(contracted(learner.model), learner.states) if self._contracts(hidden) else learner
-
-    def _contracts(self, hidden: bool) -> bool:
-        return hidden and self.mean == "linear"
-
-    def default_restarts(self, hidden: bool) -> int:
-        return 3 if hidden else 1
+    def contracts(self, initial: Initialisation) -> bool:
+        return initial.hidden and self.mean == "linear"

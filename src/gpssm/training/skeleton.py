@@ -16,7 +16,7 @@ noise at its own simulation, and nothing of the skeleton survives in what is lea
 This is least squares, so it is solved as such, by Levenberg and Marquardt: the sensitivities of the
 states to all parameters obey the linear recursion S_t = F_x S_{t-1} + F_theta, one pass forwards; a
 few dozen iterations, each O(T P^2) for P parameters, do what takes a quasi-Newton method thousands of
-gradients. Starts run side by side. A start that explodes is worth nothing and is never NaN.
+gradients. Several guesses run side by side. One that explodes is worth nothing and is never NaN.
 """
 
 from functools import partial
@@ -54,16 +54,16 @@ class Skeleton(NamedTuple):
     """States one step before the first samples."""
 
 
-class Problem(NamedTuple):
-    """One start: where it begins, and the prior of every parameter."""
+class SkeletonProblem(NamedTuple):
+    """An initial guess, and the prior of every parameter."""
 
-    start: Skeleton
+    guess: Skeleton
     centre: Skeleton
     width: Skeleton
-    """Standard deviations; zero holds a parameter where it starts."""
+    """Standard deviations; zero holds a parameter at its guess."""
 
 
-class Fit(NamedTuple):
+class SkeletonFit(NamedTuple):
     """A skeleton on its way."""
 
     skeleton: Skeleton
@@ -77,31 +77,31 @@ class Fit(NamedTuple):
 
 @partial(jax.jit, static_argnames="iterations")
 def fit(
-    problems: Problem,
+    problems: SkeletonProblem,
     damping: Float[Array, " k"],
     outputs: Float[Array, "s t dy"],
     inputs: Float[Array, "s t dc"],
     *,
     iterations: int,
-) -> Fit:
+) -> SkeletonFit:
     """`iterations` steps for every one of k problems (leading axis of all leaves); NaN outputs are missing.
 
-    To go on, call it again with problems that start where the last call ended.
+    To go on, call it again with the last skeletons as guesses.
     """
     seen = ~jnp.isnan(outputs)
     y = jnp.where(seen, outputs, 0.0)
 
-    def one(problem: Problem, damping: Array) -> Fit:
-        dx, m = problem.start.whitened.shape
-        loss = _loss(problem.start, problem, y, seen, inputs)[0]
-        first = Fit(problem.start, damping, loss, jnp.zeros((*y.shape[:2], dx)), jnp.zeros((dx, m, m)))
+    def one(problem: SkeletonProblem, damping: Array) -> SkeletonFit:
+        dx, m = problem.guess.whitened.shape
+        loss = _loss(problem.guess, problem, y, seen, inputs)[0]
+        first = SkeletonFit(problem.guess, damping, loss, jnp.zeros((*y.shape[:2], dx)), jnp.zeros((dx, m, m)))
         last, _ = jax.lax.scan(lambda at, _: (_iterate(at, problem, y, seen, inputs), None), first, None, iterations)
         return last
 
     return jax.vmap(one)(problems, damping)
 
 
-def _iterate(at: Fit, problem: Problem, y: Array, seen: Array, inputs: Array) -> Fit:
+def _iterate(at: SkeletonFit, problem: SkeletonProblem, y: Array, seen: Array, inputs: Array) -> SkeletonFit:
     """One step of Levenberg and Marquardt, with the best of a few dampings."""
     skeleton = at.skeleton
     _, (simulated, variance) = _loss(skeleton, problem, y, seen, inputs)
@@ -148,7 +148,7 @@ def _iterate(at: Fit, problem: Problem, y: Array, seen: Array, inputs: Array) ->
     better = losses[best] < at.loss
     chosen = jax.tree.map(lambda new, old: jnp.where(better, new[best], old), moved, skeleton)
     blocks = hessian[skeleton.linear.size : lower, skeleton.linear.size : lower].reshape(dx, m, dx, m)
-    return Fit(
+    return SkeletonFit(
         chosen,
         jnp.clip(jnp.where(better, dampings[best], _REJECTED * at.damping), 1e-9, 1e9),
         jnp.where(better, losses[best], at.loss),
@@ -218,7 +218,7 @@ def _backsolve(factors: Array, w: Float[Array, "dx m"]) -> Float[Array, "dx m"]:
 
 
 def _loss(
-    skeleton: Skeleton, problem: Problem, y: Array, seen: Array, inputs: Array
+    skeleton: Skeleton, problem: SkeletonProblem, y: Array, seen: Array, inputs: Array
 ) -> tuple[Array, tuple[_Simulated, Float[Array, " dy"]]]:
     """The loss; infinite where it is not a number. And the simulation, and v."""
     simulated = _simulate(skeleton, inputs)
@@ -231,14 +231,14 @@ def _loss(
     return jnp.where(jnp.isfinite(value), value, jnp.inf), (simulated, variance)
 
 
-def _prior(skeleton: Skeleton, problem: Problem) -> Array:
+def _prior(skeleton: Skeleton, problem: SkeletonProblem) -> Array:
     width = _flat(problem.width)
     free = width > 0
     distance = (_flat(skeleton) - _flat(problem.centre)) / jnp.where(free, width, 1.0)
     return 0.5 * jnp.sum(jnp.where(free, distance, 0.0) ** 2)
 
 
-def _prior_moved(position: Array, skeleton: Skeleton, factors: Array, problem: Problem) -> Array:
+def _prior_moved(position: Array, skeleton: Skeleton, factors: Array, problem: SkeletonProblem) -> Array:
     """The prior in the coordinates of a step, in which alpha stays where it is while the kernels move."""
     moved = _unflatten(position, skeleton)
     alpha = _backsolve(factors, moved.whitened)
