@@ -76,7 +76,7 @@ def test_sensitivities_are_the_derivatives_of_the_simulation() -> None:
         moved = skeleton._unflatten(position, of)
         alpha = skeleton._backsolve(simulated.factors, moved.whitened)
         whitened = jnp.einsum("dmn,dm->dn", skeleton._factors(moved), alpha)
-        return skeleton.simulate(moved._replace(whitened=whitened), inputs)[..., :2]
+        return skeleton._simulate(moved._replace(whitened=whitened), inputs).states[..., :2]
 
     expected = jax.jacfwd(outputs)(skeleton._flat(of))
     found = skeleton._sensitivities(of, simulated, inputs, 2)
@@ -195,7 +195,7 @@ def test_the_model_started_from_a_skeleton_simulates_as_the_skeleton_does() -> N
             x, _ = dynamics(jnp.concatenate([x, jnp.asarray(c)[None]], axis=1))
             states.append(x[0])
         # The states that come with a fit are those before its last step.
-        expected = skeleton.simulate(jax.tree.map(jnp.asarray, found.fit.skeleton), jnp.asarray(of.inputs))[0]
+        expected = skeleton._simulate(jax.tree.map(jnp.asarray, found.fit.skeleton), jnp.asarray(of.inputs)).states[0]
         np.testing.assert_allclose(states, expected, atol=1e-6)
 
 
@@ -235,7 +235,7 @@ def test_smaller_and_larger_lines_simulate_the_same() -> None:
     padded = linear_search.resized(found, 4)
 
     def outputs(f: Candidate) -> np.ndarray:
-        states = skeleton.simulate(jax.tree.map(jnp.asarray, f.fit.skeleton), jnp.asarray(of.inputs))
+        states = skeleton._simulate(jax.tree.map(jnp.asarray, f.fit.skeleton), jnp.asarray(of.inputs)).states
         return np.asarray(states)[..., 0]
 
     assert padded.order == 4

@@ -23,9 +23,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from gpssm.filters import ensemble
 from gpssm.gp.means import Linear
 from gpssm.methods import envi
-from gpssm.methods.base import StateSpaceMethod
+from gpssm.methods.base import StateSpaceMethod, default_update
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.neural import ResidualTransition
 from gpssm.training import initialisation, subspace
@@ -61,7 +62,8 @@ class ADEnKF(StateSpaceMethod):
 
     def transition(self, rough: RoughStates, seed: int) -> ResidualTransition:
         mean = Linear(*subspace.one_step(rough.states, rough.inputs))
-        return ResidualTransition.start(jax.random.key(seed), mean, self.width or (8 if rough.hidden else 16))
+        hidden = self.state_dim > len(rough.scaling.output_shift)
+        return ResidualTransition.start(jax.random.key(seed), mean, self.width or (8 if hidden else 16))
 
     def learner(self, problem: Problem, key: Array) -> tuple[GPSSM, Any]:
         key_network, key_carry = jax.random.split(key)
@@ -73,7 +75,7 @@ class ADEnKF(StateSpaceMethod):
         return eqx.tree_at(lambda m: m.transition, problem.model, drawn), carry
 
     def settings(self, initial: Initialisation) -> envi.EnVISettings:
-        options = self.filter_settings(initial).options
+        options = ensemble.Options(update=default_update(initial))
         return envi.EnVISettings(self.num_members or (16 if initial.hidden else 50), 1, options, None, 0)
 
     def default_restarts(self, problem: Problem) -> int:

@@ -70,13 +70,9 @@ class StateSpaceMethod(Specification, ABC):
         """What the objective is evaluated on and for how long, phase after phase."""
         return [(problem.windows, schedule)]
 
-    def filter_settings(self, initial: Initialisation) -> FilterSettings:
+    def filter_settings(self, problem: Problem) -> FilterSettings:
         """How the fitted model filters."""
-        if not isinstance(initial.model.emission, LinearEmission):
-            update: ensemble.Update = "perturbed"
-        else:
-            update = "sqrt" if initial.hidden else "mixture"
-        return FilterSettings(64 if initial.hidden else 200, ensemble.Options(update=update))
+        return FilterSettings(64 if problem.hidden else 200, ensemble.Options(update=default_update(problem)))
 
     def rates(self, problem: Problem) -> dict[str, float]:
         """Learning rates relative to the common one, by a word of the parameter's name."""
@@ -219,6 +215,13 @@ class GPMethod(StateSpaceMethod):
     def default_restarts(self, problem: Problem) -> int:
         """What is found for hidden states depends on the random numbers."""
         return 3 if problem.hidden else 1
+
+
+def default_update(initial: Initialisation) -> ensemble.Update:
+    """The update of an ensemble that suits the emission, and whether states are hidden."""
+    if not isinstance(initial.model.emission, LinearEmission):
+        return "perturbed"
+    return "sqrt" if initial.hidden else "mixture"
 
 
 def _cast(tree: Any, dtype: Any) -> Any:

@@ -112,7 +112,9 @@ class COGPSSM(VGPSSM):
         elif "obs_noise.variance" in problem.held:
             tolerance = float(np.mean(np.asarray(problem.model.obs_noise.variance)))
         else:
-            tolerance = unpredicted(problem.windows, self.state_dim)
+            scaling = problem.scaling
+            ys = [scaling.standardise_outputs(y) for y in problem.outputs]
+            tolerance = unpredicted(ys, [scaling.standardise_inputs(c) for c in problem.inputs], self.state_dim)
         multiplier = 1.0 if self.multiplier is None else float(self.multiplier)
         return learner, Constraint(jnp.asarray(multiplier), jnp.zeros(()), jnp.asarray(tolerance))
 
@@ -120,19 +122,9 @@ class COGPSSM(VGPSSM):
         return COGPSSMSettings(self.num_samples, self.contracts(initial), self.multiplier is None)
 
 
-def unpredicted(windows: Windows, state_dim: int) -> float:
+def unpredicted(outputs: list[np.ndarray], inputs: list[np.ndarray], state_dim: int) -> float:
     """Mean squared error, one step ahead, of a linear state-space model of standardised recordings."""
-    ys, cs = [], []
-    for sequence in np.unique(windows.sequence):
-        rows = windows.sequence == sequence
-        active = windows.active[rows] > 0
-        ys.append(windows.outputs[rows][active])
-        cs.append(windows.inputs[rows][active])
-    dy = ys[0].shape[1]
-    fit = subspace.identify(ys, cs, max(state_dim, dy))
-    errors = [
-        y[1:] - (np.hstack([x[:-1], c[1:]]) @ fit.weight.T + fit.bias)[:, :dy]
-        for y, x, c in zip(ys, fit.states, cs, strict=True)
-    ]
-    squares = np.concatenate(errors) ** 2
-    return float(np.clip(np.nanmean(squares), 1e-6, 1.0)) if np.isfinite(squares).any() else 1.0
+    dy = outputs[0].shape[1]
+    errors = subspace.residuals(*subspace.identify(outputs, inputs, max(state_dim, dy)), inputs)[:, :dy]
+    seen = ~np.isnan(np.concatenate([y[1:] for y in outputs]))
+    return float(np.clip(np.mean(errors[seen] ** 2), 1e-6, 1.0)) if seen.any() else 1.0

@@ -33,7 +33,7 @@ from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
-from gpssm.methods.base import GPMethod
+from gpssm.methods.base import GPMethod, default_update
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise
 from gpssm.posteriors.posterior import FilterSettings
@@ -194,7 +194,7 @@ class EnVI(GPMethod):
         Zero mean function, one sample of u for the whole recording, back-propagation through all
         of it, sampled moments, perturbed observations, Adam at one constant rate for a fixed
         number of iterations. The paper does not say where to start or what to do when a step
-        fails: standardisation, start values, gradient clipping, rollback and best-so-far are those
+        fails: standardisation, initial values, gradient clipping, rollback and best-so-far are those
         of `EnVI`.
         """
         preset = cls(
@@ -206,10 +206,6 @@ class EnVI(GPMethod):
 
     def settings(self, initial: Initialisation) -> EnVISettings:
         linear = isinstance(initial.model.emission, LinearEmission)
-        if not linear or self.localization is not None:
-            chosen: ensemble.Update = "perturbed"
-        else:
-            chosen = "sqrt" if initial.hidden else "mixture"
         if not linear and self.update == "mixture":
             raise InvalidInput("update: 'mixture' needs a linear emission; expected 'perturbed' or 'sqrt' here.")
         if not linear and self.localization is not None:
@@ -220,7 +216,8 @@ class EnVI(GPMethod):
             index = np.arange(self.state_dim)
             weights = np.asarray(ensemble.gaspari_cohn(jnp.asarray(index[:, None] - index, float), self.localization))
             taper = tuple(tuple(float(v) for v in row) for row in weights)
-        options = ensemble.Options(self.moments, self.update or chosen, self.inflation)
+        update = self.update or ("perturbed" if taper is not None else default_update(initial))
+        options = ensemble.Options(self.moments, update, self.inflation)
         gaps = any(float(phase.gap_fraction) > 0 for phase in self._gap_phases(initial))
         gap_length = self.gap_length or (_INFORMED_GAP if initial.informed else _HIDDEN_GAP)
         return EnVISettings(num_members, self.num_samples, options, taper, gap_length if gaps else 0)
@@ -228,10 +225,10 @@ class EnVI(GPMethod):
     def default_window(self, initial: Initialisation) -> int:
         return _INFORMED_WINDOW if initial.informed else super().default_window(initial)
 
-    def filter_settings(self, initial: Initialisation) -> FilterSettings:
+    def filter_settings(self, problem: Problem) -> FilterSettings:
         """The filter of the objective, with more members."""
-        settings = self.settings(initial)
-        return FilterSettings(4 * settings.num_members, settings.options, settings.taper)
+        members, _, options, taper, _ = problem.settings
+        return FilterSettings(4 * members, options, taper)
 
     def initial_process_noise(self, variance: np.ndarray) -> DiagonalNoise | FullNoise:
         return FullNoise(np.diag(np.sqrt(variance))) if self.full_process_noise else DiagonalNoise(variance)
@@ -245,11 +242,10 @@ class EnVI(GPMethod):
 
     def phases(self, problem: Problem, schedule: Schedule) -> list[tuple[Data, Schedule]]:
         phases = self._gap_phases(problem)
-        steps = [max(1, round(phase.share * schedule.max_steps)) for phase in phases]
-        schedules = [schedule._replace(max_steps=count, decay_steps=0) for count in steps]
+        shares = [schedule._replace(max_steps=max(1, round(phase.share * schedule.max_steps))) for phase in phases]
         # The rate falls to zero once, in the end.
-        schedules[-1] = schedules[-1]._replace(decay_steps=schedule.decay_steps)
-        return [(Data(problem.windows, phase), limits) for phase, limits in zip(phases, schedules, strict=True)]
+        limits = [*(share._replace(decay_steps=0) for share in shares[:-1]), shares[-1]]
+        return list(zip((Data(problem.windows, phase) for phase in phases), limits, strict=True))
 
     def _gap_phases(self, initial: Initialisation) -> tuple[Phase, ...]:
         if self.gap_fraction is not None:

@@ -13,15 +13,14 @@ parameters, around their start, keeps the optimiser from drifting there until nu
 digits.
 """
 
-import math
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 from scipy.optimize import minimize
 
@@ -35,7 +34,7 @@ from gpssm.posteriors.history import History, Progress
 from gpssm.posteriors.linear import NOISE_FLOOR
 from gpssm.training import subspace
 from gpssm.training.linear_search import AUTO, enough_states, linear_models, stable
-from gpssm.training.progress import Watch, watcher
+from gpssm.training.progress import Watch, record, watcher
 from gpssm.training.recordings import Recordings, stack
 
 _FIRST_STEPS = 30  # from every start, before the better one goes on
@@ -139,10 +138,7 @@ def _stable(
     dx = len(bias)
     a = stable(weight[:, :dx])
     weight = np.column_stack([a, weight[:, dx:]])
-    residuals = np.concatenate(
-        [x[1:] - np.hstack([x[:-1], c[1:]]) @ weight.T - bias for x, c in zip(states, inputs, strict=True)]
-    )
-    variances = np.maximum(np.mean(residuals**2, axis=0), 1e-4)
+    variances = np.maximum(np.mean(subspace.residuals(weight, bias, states, inputs) ** 2, axis=0), 1e-4)
     root = np.diag(0.5 * np.log(0.5 * variances))
     matrices = (*_contraction(a), weight[:, dx:], bias, root, np.log(0.5 * variances[:output_dim]))
     return _Parameters(*map(jnp.asarray, matrices))
@@ -164,9 +160,9 @@ def _maximise(
     longest = max(map(len, ys))
     outputs, inputs = jnp.asarray(stack(ys, longest, np.nan)), jnp.asarray(stack(cs, longest, 0.0))
     size = sum(int(np.sum(~np.isnan(y))) for y in ys)
-    shapes = tuple(part.shape for part in first)
     started, history = time.perf_counter(), History()
-    start = np.concatenate([np.ravel(part) for part in first])
+    flat_first, unflatten = ravel_pytree(first)
+    start = np.asarray(flat_first)
     best_value, best = np.inf, start
 
     def anchor(flat: NDArray) -> float:
@@ -174,7 +170,7 @@ def _maximise(
 
     def loss(flat: NDArray) -> tuple[float, NDArray]:
         nonlocal best_value, best
-        value, gradient = map(np.asarray, _loss(flat, outputs, inputs, shapes=shapes))
+        value, gradient = map(np.asarray, _loss(flat, first, outputs, inputs))
         if not (np.isfinite(value) and np.isfinite(gradient).all()):
             return _REJECTED, np.zeros_like(flat)
         total = float(value) + anchor(flat)
@@ -182,41 +178,27 @@ def _maximise(
             best_value, best = total, flat.copy()
         return total / size, (gradient + _ANCHOR * (flat - start)) / size
 
-    def record(_: NDArray) -> None:
-        objective, terms = -best_value - log_volume, {"prior": -anchor(best)}
-        terms["likelihood"] = objective - terms["prior"]
-        history.step.append(len(history.step) + 1)
-        history.elbo.append(objective)
-        for name, term in terms.items():
-            history.terms.setdefault(name, []).append(term)
-        history.seconds.append(time.perf_counter() - started)
-        if watch is not None:
-            watch(Progress(history.step[-1], max_steps, "learning", objective, terms, history.seconds[-1], ()))
+    def report(_: NDArray) -> None:
+        objective, prior = -best_value - log_volume, -anchor(best)
+        terms, seconds = {"prior": prior, "likelihood": objective - prior}, time.perf_counter() - started
+        step = len(history.step) + 1
+        record(history, Progress(step, max_steps, "learning", objective, terms, seconds, ()), watch)
 
     result = minimize(
-        loss, best, jac=True, method="L-BFGS-B", callback=record,
+        loss, best, jac=True, method="L-BFGS-B", callback=report,
         options={"maxiter": max_steps, "maxcor": 20, "ftol": 1e-9, "gtol": 1e-6},
     )  # fmt: skip
     history.converged, history.best = bool(result.success), -best_value - log_volume
-    return _unflatten(jnp.asarray(best), shapes), history
+    return unflatten(jnp.asarray(best)), history
 
 
-def _unflatten(flat: Float[Array, " n"], shapes: tuple[tuple[int, ...], ...]) -> _Parameters:
-    ends = np.cumsum([math.prod(shape) for shape in shapes])
-    return _Parameters(*(part.reshape(s) for part, s in zip(jnp.split(flat, ends[:-1]), shapes, strict=True)))
-
-
-@partial(jax.jit, static_argnames="shapes")
+@jax.jit
 @jax.value_and_grad
 def _loss(
-    flat: Float[Array, " n"],
-    outputs: Float[Array, "b t dy"],
-    inputs: Float[Array, "b t dc"],
-    *,
-    shapes: tuple[tuple[int, ...], ...],
+    flat: Float[Array, " n"], like: _Parameters, outputs: Float[Array, "b t dy"], inputs: Float[Array, "b t dc"]
 ) -> Float[Array, ""]:
     """Minus the log-likelihood of recordings that may end in missing samples. Cost O(b T dx^3)."""
-    parameters = _unflatten(flat, shapes)
+    parameters = ravel_pytree(like)[1](flat)
     system, dx = parameters.system(), parameters.bias.shape[0]
     offsets = inputs @ parameters.input_weight.T + parameters.bias
     prior = Gaussian(jnp.zeros(dx), jnp.eye(dx))

@@ -70,12 +70,9 @@ def one_step_model(data: Recordings, order: int) -> Candidate:
     found = subspace.identify(outputs, inputs, order)
     weight = np.column_stack([stable(found.weight[:, :order], STABLE), found.weight[:, order:]])
     linear = np.column_stack([weight, found.bias])
-    states, residuals = [], []
-    for known, c in zip(found.states, data.inputs, strict=True):
-        residuals.append(known[1:] - np.hstack([known[:-1], c[1 : len(known)]]) @ weight.T - found.bias)
-        states.append(_continued(linear, known, c[len(known) :]))
-    variance = np.mean(np.concatenate(residuals) ** 2, axis=0)
-    stacked = np.stack(states)
+    variance = np.mean(subspace.residuals(weight, found.bias, found.states, inputs) ** 2, axis=0)
+    pairs = zip(found.states, data.inputs, strict=True)
+    stacked = np.stack([_continued(linear, known, c[len(known) :]) for known, c in pairs])
     guess = _without_gp(linear, stacked[:, 0])
     fit = SkeletonFit(guess, np.asarray(1e-2), np.asarray(np.inf), stacked, np.ones((order, 1, 1)))
     dy = data.output_dim

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from gpssm.plumbing.interruption import Interruption
-from gpssm.posteriors.history import Progress
+from gpssm.posteriors.history import History, Progress
 
 Watch = Callable[[Progress], None]
 
@@ -30,6 +30,18 @@ def watcher(progress: bool | Watch, title: str) -> Iterator[Watch | None]:
     else:
         with StatusLines(f"{title}: compiling") as lines:
             yield lambda p: lines.update(f"{title}: {describe(p)}")
+
+
+def record(history: History, p: Progress, watch: Watch | None) -> None:
+    """Add one report to the history of a fit, and pass it on."""
+    history.step.append(p.step)
+    history.elbo.append(p.elbo)
+    for name, term in p.terms.items():
+        history.terms.setdefault(name, []).append(term)
+    history.seconds.append(p.seconds)
+    history.messages.extend(p.messages)
+    if watch is not None:
+        watch(p)
 
 
 class Monitor(NamedTuple):

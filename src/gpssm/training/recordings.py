@@ -52,10 +52,6 @@ class Recordings(NamedTuple):
     def output_dim(self) -> int:
         return int(self.outputs.shape[2])
 
-    def whole(self) -> "Recordings":
-        """The same with nothing held back."""
-        return self._replace(cuts=self.lengths)
-
     def early(self) -> tuple[list[NDArray], list[NDArray]]:
         """Outputs and inputs without what is held back."""
         return (

@@ -63,8 +63,8 @@ class Restarts:
 
         None where no simulation follows the recording.
         """
-        ys, cs, interruption = self.problem.outputs, self.problem.inputs, self.monitor.interruption
-        data = Recordings.standardised(ys, cs)
+        ys = self.problem.outputs
+        data = Recordings.standardised(ys, self.problem.inputs)
         linear = self._linear(data)
         skeletons = skeleton_search.skeletons(
             self.problem, data, linear.candidates[0], self.seed, self.monitor.searching()
@@ -99,9 +99,9 @@ class Restarts:
                 posterior = learn(candidate, trial_share, kept, number, _label(number, len(candidates)))
             except Diverged:
                 continue  # a skeleton that explodes as soon as there is noise
-            if interruption.requested:
+            if self.monitor.interruption.requested:
                 return posterior
-            trials.append((candidate, posterior, Validation.of(posterior, kept, ys, cs, data.cuts)))
+            trials.append((candidate, posterior, Validation.of(posterior, kept, self.problem, data.cuts)))
         if not trials:
             return None
         chosen, fallback, validation = trials[selection.best_validated([v for *_, v in trials])]
@@ -109,7 +109,7 @@ class Restarts:
             posterior = learn(skeleton_search.refined(chosen, data), final_share, ys, len(candidates), "")
         except Diverged:
             posterior = fallback
-        if selection.is_worse(Validation.of(posterior, ys, ys, cs, data.cuts), validation):
+        if selection.is_worse(Validation.of(posterior, ys, self.problem, data.cuts), validation):
             posterior = fallback
         return selection.widened(posterior, validation.widening)
 

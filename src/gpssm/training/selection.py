@@ -9,6 +9,7 @@ from scipy.stats import t as student_t
 from gpssm import metrics
 from gpssm.numerics.parameters import parameters, with_values
 from gpssm.posteriors.posterior import Posterior
+from gpssm.training.problem import Problem
 
 _PATHS = 100
 _NORMAL_90 = 1.645
@@ -29,17 +30,10 @@ class Validation(NamedTuple):
     """What its standard deviations would have to be multiplied by for its 90% band to hold 90%."""
 
     @classmethod
-    def of(
-        cls,
-        posterior: Posterior,
-        kept: list[np.ndarray],
-        outputs: list[np.ndarray],
-        inputs: list[np.ndarray],
-        cuts: tuple[int, ...],
-    ) -> "Validation":
+    def of(cls, posterior: Posterior, kept: list[np.ndarray], problem: Problem, cuts: tuple[int, ...]) -> "Validation":
         """`kept` are the outputs without those held back, which begin at `cuts`; the longest recording is scored."""
-        i = max(range(len(outputs)), key=lambda i: len(outputs[i]) - cuts[i])
-        y, c, cut = outputs[i], inputs[i], cuts[i]
+        i = max(range(len(cuts)), key=lambda i: len(problem.outputs[i]) - cuts[i])
+        y, c, cut = problem.outputs[i], problem.inputs[i], cuts[i]
         if cut == len(y) or np.isnan(y[cut:]).all():
             return cls(np.inf, posterior.history.best)
         state = posterior.filtered_at(kept[i], c, cut - 1)

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
@@ -166,12 +167,8 @@ class _Simulated(NamedTuple):
     alpha: Float[Array, "dx m"]
 
 
-def simulate(skeleton: Skeleton, inputs: Float[Array, "s t dc"]) -> Float[Array, "s t dx"]:
+def _simulate(skeleton: Skeleton, inputs: Float[Array, "s t dc"]) -> _Simulated:
     """States of every recording; kept within bounds where they explode."""
-    return _simulate(skeleton, inputs).states
-
-
-def _simulate(skeleton: Skeleton, inputs: Array) -> _Simulated:
     factors = _factors(skeleton)
     alpha = _backsolve(factors, skeleton.whitened)
 
@@ -210,7 +207,7 @@ def _solve(factors: Array, b: Float[Array, "dx m n"]) -> Float[Array, "dx m n"]:
     return jax.vmap(lambda chol, b: solve_triangular(chol, b, lower=True))(factors, b)
 
 
-def _backsolve(factors: Array, w: Float[Array, "dx m"]) -> Float[Array, "dx m"]:
+def _backsolve(factors: Array, w: Float[Array, "dx m *n"]) -> Float[Array, "dx m *n"]:
     return jax.vmap(lambda chol, b: solve_triangular(chol, b, lower=True, trans=1))(factors, w)
 
 
@@ -319,8 +316,7 @@ def _open_sensitivities(
     z, precision = skeleton.inducing_inputs, jnp.exp(-2.0 * skeleton.log_lengthscale)
     gram = _kernel(skeleton, z)
     half = _solve(simulated.factors, jnp.swapaxes(k, 1, 2))
-    solve = jax.vmap(lambda chol, b: solve_triangular(chol, b, lower=True, trans=1))
-    beta = jnp.swapaxes(solve(simulated.factors, half), 1, 2)  # (dx, n, m)
+    beta = jnp.swapaxes(_backsolve(simulated.factors, half), 1, 2)  # (dx, n, m)
     mixed = beta @ gram
     mixed_z = jnp.einsum("dnk,dkm,kj->dnmj", beta, gram, z)
     pull = mixed_z - mixed[..., None] * z - k[..., None] * (s[None, :, None] - z)
@@ -340,12 +336,8 @@ def _open_sensitivities(
 
 
 def _flat(skeleton: Skeleton) -> Float[Array, " p"]:
-    return jnp.concatenate([jnp.ravel(part) for part in skeleton])
+    return ravel_pytree(skeleton)[0]
 
 
 def _unflatten(flat: Array, like: Skeleton) -> Skeleton:
-    parts, place = [], 0
-    for part in like:
-        parts.append(flat[place : place + part.size].reshape(part.shape))
-        place += part.size
-    return Skeleton(*parts)
+    return ravel_pytree(like)[1](flat)

@@ -46,15 +46,15 @@ def fit_all(
     count = len(problems)
     if sum(part.size for part in problems[0].guess) > _MANY:
         calls = -(-calls // 2)
+    dampings = [np.asarray(1e-2)] * count
+    if fits is not None:
+        problems = [p._replace(guess=f.skeleton) for p, f in zip(problems, fits, strict=True)]
+        dampings = [f.damping for f in fits]
     # As many as every other call has: another number would be compiled for itself.
-    padded = [*problems, *[problems[-1]] * (-count % SIDE_BY_SIDE)]
-    ends = None if fits is None else [*fits, *[fits[-1]] * (len(padded) - count)]
+    padding = -count % SIDE_BY_SIDE
+    padded = [*zip(problems, dampings, strict=True), *[(problems[-1], dampings[-1])] * padding]
+    stacked, damping = jax.tree.map(lambda *parts: jnp.asarray(np.stack(parts)), *padded)
     outputs, inputs = jnp.asarray(data.learned()), jnp.asarray(data.inputs)
-    stacked = jax.tree.map(lambda *parts: jnp.asarray(np.stack(parts)), *padded)
-    # From NumPy: a weakly typed array would be compiled for itself.
-    damping = jnp.asarray(np.array([1e-2 if ends is None else float(ends[i].damping) for i in range(len(padded))]))
-    if ends is not None:
-        stacked = stacked._replace(guess=jax.tree.map(lambda *p: jnp.asarray(np.stack(p)), *[f.skeleton for f in ends]))
     for _ in range(calls):
         now = skeleton.fit(stacked, damping, outputs, inputs, iterations=_ITERATIONS)
         stacked, damping = stacked._replace(guess=now.skeleton), now.damping

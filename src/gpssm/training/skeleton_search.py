@@ -160,7 +160,7 @@ def refined(candidate: Candidate, data: Recordings) -> Candidate:
     """The same skeleton, learned from everything."""
     if not data.holds_back:
         return candidate
-    whole = data.whole()
+    whole = data._replace(cuts=data.lengths)
     if candidate.kind == "one step":
         order = int(np.sum(np.any(candidate.fit.states != 0, axis=(0, 1))))
         return resized(one_step_model(whole, order), candidate.order)

@@ -33,11 +33,6 @@ class RoughStates(NamedTuple):
     inputs: list[np.ndarray]
     """(T_i, dc) of every recording."""
 
-    @property
-    def hidden(self) -> bool:
-        """Whether there are more states than outputs."""
-        return len(self.scaling.state_shift) > len(self.scaling.output_shift)
-
 
 @dataclass(frozen=True)
 class Specification(ABC):

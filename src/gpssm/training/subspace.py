@@ -55,6 +55,12 @@ def one_step(states: list[NDArray], inputs: list[NDArray]) -> tuple[NDArray, NDA
     return weight[:, :-1], weight[:, -1]
 
 
+def residuals(weight: NDArray, bias: NDArray, states: list[NDArray], inputs: list[NDArray]) -> NDArray:
+    """Errors (n, dx) of all single steps `A x_{t-1} + B c_t + b` between states (T_i, dx)."""
+    steps = zip(states, inputs, strict=True)
+    return np.concatenate([x[1:] - np.hstack([x[:-1], c[1 : len(x)]]) @ weight.T - bias for x, c in steps])
+
+
 def fill(y: NDArray) -> NDArray:
     """Missing values by linear interpolation; a channel that is missing throughout becomes zero."""
     filled = np.array(y, float)
