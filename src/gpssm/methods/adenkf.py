@@ -12,7 +12,7 @@ The paper truncates back-propagation after some steps, which here is `window`: w
 by side, and what each starts from, its left neighbour's last ensemble, is not differentiated. Where
 the paper leaves room, what is best for the method: the linear part of f, started from least squares as
 EnVI's mean is; moments and update of the filter, start values and optimiser are those of EnVI; q(x_0) of
-a recording is learned, without its divergence in the objective; the best of several starts is kept.
+a recording is learned, without its divergence in the objective; the best of several restarts is kept.
 """
 
 from dataclasses import dataclass, field

@@ -144,16 +144,16 @@ def _free_run_error(fitted: _Regression, outputs: list[NDArray], inputs: list[ND
     a, b, bias = fitted.companion()
     total, count = 0.0, 0
     for y, c, cut in zip(outputs, inputs, cuts, strict=True):
-        begins = np.arange(cut, len(y), _BLOCK)
+        starts = np.arange(cut, len(y), _BLOCK)
         # Exact conditioning on gaps is for the filter; to compare orders the last value seen will do.
-        x = _lags(_carried_forward(y), c, fitted.order)[begins]
+        x = _lags(_carried_forward(y), c, fitted.order)[starts]
         later_y = np.pad(y, ((0, _BLOCK), (0, 0)), constant_values=np.nan)
         later_c = np.pad(c, ((0, _BLOCK), (0, 0)))
         with np.errstate(over="ignore", invalid="ignore"):
             for step in range(_BLOCK):
-                x = x @ a.T + later_c[begins + step] @ b.T + bias
-                error = x[:, : y.shape[1]] - later_y[begins + step]
-                seen = ~np.isnan(later_y[begins + step])
+                x = x @ a.T + later_c[starts + step] @ b.T + bias
+                error = x[:, : y.shape[1]] - later_y[starts + step]
+                seen = ~np.isnan(later_y[starts + step])
                 total, count = total + float(np.sum(error[seen] ** 2)), count + int(seen.sum())
     return total / count if count and np.isfinite(total) else np.inf
 

@@ -4,7 +4,7 @@
     q(x_t | x_{t-1}, y_{t:T}) = N(mean(h), softplus(var(h))),   h = 1/2 (tanh(W x_{t-1} + b) + h_t)
 
 where h_t is the state of a recurrent network that reads outputs and inputs from the end (the paper's
-DKS: given x_{t-1}, the past has nothing more to tell). The bound is
+DKS: given x_{t-1}, the past adds nothing). The bound is
 
     maximise  sum_t E_q[log N(y_t | g(x_t), R)] - E_q KL[q(x_t | x_{t-1}, y) || p(x_t | x_{t-1})] - KL[q(x_0) || p(x_0)]
 
@@ -13,7 +13,7 @@ every step, and, as the authors do, divergences weighed from 0.01 up to 1 in the
 
 Where the paper leaves room, what is best for the method: a linear part that is started from least
 squares and a gate that is nearly shut; windows as of other methods, each with its q(x_0), read where
-the recurrent network ends; several trajectories instead of one; the best of several starts. A fitted
+the recurrent network ends; several trajectories instead of one; the best of several restarts. A fitted
 model is filtered by the ensemble Kalman filter, so that a forecast starts from a state that has seen
 the data.
 """
@@ -42,7 +42,7 @@ from gpssm.training.unrolled import by_time, expected_log_density, unroll
 from gpssm.training.windows import Windows
 
 _NEGLIGIBLE = 1e-6  # standardised variance beside S(x), which is all the noise there is
-_SPREAD = 0.3  # of q to begin with, standardised
+_SPREAD = 0.3  # of q before training, standardised
 _FIRST_WEIGHT = 0.01
 
 
@@ -64,7 +64,7 @@ class StructuredInference(eqx.Module):
 
     @classmethod
     def start(cls, key: Array, width: int, state_dim: int, output_dim: int, input_dim: int) -> "StructuredInference":
-        """Begins with q around the middle of the data."""
+        """Initialised with q around the middle of the data."""
         keys = jax.random.split(key, 4)
         bias = np.concatenate([np.zeros(state_dim), np.full(state_dim, np.log(np.expm1(_SPREAD**2)))])
         heads = [Dense(Dense.start(k, width, 2 * state_dim, 0.3).weight, bias) for k in keys[:2]]

@@ -2,17 +2,17 @@
 
     q(x_t | f_t) = N(A_t f_t + b_t, S_t),    f_t ~ p(f_t | x_{t-1}, u),    u ~ q(u)
 
-The states' posterior depends on f: each step begins where the learned transition leads and is then
+The states' posterior depends on f: each step starts where the learned transition leads and is then
 corrected by a linear map of its own.
 
     maximise  sum_t E_q[ log N(y_t | C x_t, R) - KL[N(A_t f_t + b_t, S_t) || N(f_t, Q)] ]
               - KL[q(x_0) || p(x_0)] - KL[q(u) || p(u)]
 
 Two forms of (A_t, b_t, S_t): free parameters for every time step, or read from the recording by a
-bidirectional recurrent network (`amortised=True`). Both begin as the Kalman update of the start
-values, A = I - K C, b_t = K (y_t - d), S = (I - K C) Q, which is where the paper's own discussion of
-the optimum leads; where an output is missing they begin as the transition itself. Windows of a long
-recording begin where their left neighbours ended one iteration earlier, as in EnVI. A fitted model is
+bidirectional recurrent network (`amortised=True`). Both are initialised as the Kalman update of the initial
+model, A = I - K C, b_t = K (y_t - d), S = (I - K C) Q, which is where the paper's own discussion of
+the optimum leads; where an output is missing they are the transition itself. Windows of a long
+recording start where their left neighbours ended one iteration earlier, as in EnVI. A fitted model is
 filtered by the ensemble Kalman filter.
 """
 
@@ -53,7 +53,7 @@ class Gates(eqx.Module):
 
 
 class AmortisedGates(eqx.Module):
-    """A network's correction to the gates that a fit begins with."""
+    """A network's correction to the initial gates."""
 
     reader: BidirectionalGRU
     head: Dense

@@ -17,12 +17,10 @@ Where the paper leaves room, what is best for the method:
 - the network reads a long recording in windows, with some samples of their neighbours, but the
   chain is not cut: a window starts where its left neighbour ends, so that this is the bound of the
   whole recording, with one x_0;
-- q begins at the least-squares state of y_t where there is one, and what is not seen decays; what the
-  network adds to this begins small;
-- where states are hidden, the linear mean function is kept a contraction. The bound looks one step
-  ahead and is blind to a mode that grows by some per cent per step, with which a free run over
-  hundreds of steps explodes; a contraction plus a GP is bounded. Any stable linear system is one in
-  suitable hidden coordinates;
+- q is initialised at the least-squares state of y_t where there is one, and what is not seen decays; what
+  the network adds to this is small at first;
+- where states are hidden, the linear mean function is kept a contraction (`training.contraction`): the bound
+  looks one step ahead;
 - the mean function itself, start values and optimiser are those of EnVI, and a fitted model is
   filtered by the ensemble Kalman filter, so that a forecast starts from a state that has seen the data.
 """
@@ -94,8 +92,8 @@ class Chain(eqx.Module):
 
         def between(end: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
             left, fresh, slope, rest = now
-            begin = jnp.where(left < 0, fresh, end)
-            return begin @ slope.T + rest, begin
+            start = jnp.where(left < 0, fresh, end)
+            return start @ slope.T + rest, start
 
         _, starts = jax.lax.scan(between, fresh[0], (jnp.asarray(windows.left), fresh, slopes[-1], rests[-1]))
         after = jnp.einsum("wbij,bnj->bwni", slopes, starts) + by_time(rests)
@@ -221,7 +219,7 @@ def _step_divergences(
     inputs = jnp.asarray(windows.inputs)[:, :, None]
     rows = jnp.concatenate([before, jnp.broadcast_to(inputs, (*before.shape[:-1], inputs.shape[-1]))], axis=-1)
     mean, spread = model.transition.marginal()(rows.reshape(-1, rows.shape[-1]))
-    # Mixed GPs tell a factor of V, of which the diagonal is needed: Q is diagonal.
+    # Mixed GPs return a factor of V, of which the diagonal is needed: Q is diagonal.
     variance = jnp.sum(spread**2, axis=-1) if spread.ndim == 3 else spread
     mean, variance = mean.reshape(before.shape), variance.reshape(before.shape)
     q = model.process_noise.factor

@@ -135,7 +135,7 @@ def _state_units(
     """Where the states live: at the least-squares image of the outputs for a linear emission.
 
     A hidden state, seen by no output, has no unit. Behind a function only a known initial state
-    tells where states live.
+    says where states live.
     """
     shift, scale = np.zeros(dx), np.ones(dx)
     if weight is None:

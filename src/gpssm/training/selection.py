@@ -31,7 +31,7 @@ class Validation(NamedTuple):
 
     @classmethod
     def of(cls, posterior: Posterior, kept: list[np.ndarray], problem: Problem, cuts: tuple[int, ...]) -> "Validation":
-        """`kept` are the outputs without those held back, which begin at `cuts`; the longest recording is scored."""
+        """`kept` are the outputs without those held back, which start at `cuts`; the longest recording is scored."""
         i = max(range(len(cuts)), key=lambda i: len(problem.outputs[i]) - cuts[i])
         y, c, cut = problem.outputs[i], problem.inputs[i], cuts[i]
         if cut == len(y) or np.isnan(y[cut:]).all():
@@ -76,7 +76,7 @@ def widened(posterior: Posterior, factor: float) -> Posterior:
     """All standard deviations multiplied: of both noises and of q(u), but for parameters that are held.
 
     A bound looks some ten samples ahead and takes errors for independent; it cannot know how far a free run of
-    hundreds goes astray, which the end of the recording tells. The gain of the filter stays what it is.
+    hundreds goes astray, which the end of the recording shows. The gain of the filter stays what it is.
     """
     powers = {"process_noise.variance": 2, "process_noise.chol": 1, "obs_noise.variance": 2, "transition.gp.q_chol": 1}
     values = {

@@ -124,10 +124,10 @@ def _iterate(at: SkeletonFit, problem: SkeletonProblem, y: Array, seen: Array, i
     hessian = hessian.at[lower:upper, lower:upper].add(per_row * open_jacobian.T @ open_jacobian)
     gradient = gradient.at[lower:upper].add(per_row * open_jacobian.T @ open_rows)
 
-    width = _flat(problem.width)
+    width = ravel_pytree(problem.width)[0]
     free = width > 0
     prior = jnp.where(free, 1.0 / jnp.where(free, width, 1.0) ** 2, 0.0)
-    position = _flat(skeleton)
+    position, unravel = ravel_pytree(skeleton)
     gradient = gradient + jax.grad(lambda v: _prior_moved(v, skeleton, simulated.factors, problem))(position)
     hessian = hessian + jnp.diag(prior)
     # In units of the curvature, so that one damping is right for all parameters.
@@ -137,7 +137,7 @@ def _iterate(at: SkeletonFit, problem: SkeletonProblem, y: Array, seen: Array, i
 
     def attempt(damping: Array) -> tuple[Array, Skeleton]:
         step = -unit * cho_solve(cho_factor(scaled + damping * eye, lower=True), unit * gradient)
-        moved = _unflatten(position + jnp.where(jnp.isfinite(step), step, 0.0), skeleton)
+        moved: Skeleton = unravel(position + jnp.where(jnp.isfinite(step), step, 0.0))
         # The step moved the weights alpha = L^{-T} w at the old L; w is what gives them at the new one.
         alpha = _backsolve(simulated.factors, moved.whitened)
         moved = moved._replace(whitened=jnp.einsum("dmn,dm->dn", _factors(moved), alpha))
@@ -229,15 +229,15 @@ def _loss(
 
 
 def _prior(skeleton: Skeleton, problem: SkeletonProblem) -> Array:
-    width = _flat(problem.width)
+    width = ravel_pytree(problem.width)[0]
     free = width > 0
-    distance = (_flat(skeleton) - _flat(problem.centre)) / jnp.where(free, width, 1.0)
+    distance = (ravel_pytree(skeleton)[0] - ravel_pytree(problem.centre)[0]) / jnp.where(free, width, 1.0)
     return 0.5 * jnp.sum(jnp.where(free, distance, 0.0) ** 2)
 
 
 def _prior_moved(position: Array, skeleton: Skeleton, factors: Array, problem: SkeletonProblem) -> Array:
     """The prior in the coordinates of a step, in which alpha stays where it is while the kernels move."""
-    moved = _unflatten(position, skeleton)
+    moved = ravel_pytree(skeleton)[1](position)
     alpha = _backsolve(factors, moved.whitened)
     return _prior(moved._replace(whitened=jnp.einsum("dmn,dm->dn", _factors(moved), alpha)), problem)
 
@@ -333,11 +333,3 @@ def _open_sensitivities(
         (eye[:, None, :] * root[:, :, None]).reshape(dx * n, -1),
     ]
     return root.reshape(-1), jnp.concatenate(blocks, axis=1)
-
-
-def _flat(skeleton: Skeleton) -> Float[Array, " p"]:
-    return ravel_pytree(skeleton)[0]
-
-
-def _unflatten(flat: Array, like: Skeleton) -> Skeleton:
-    return ravel_pytree(like)[1](flat)

@@ -13,7 +13,7 @@ from gpssm.training.skeleton import SkeletonFit, SkeletonProblem
 NDArray = np.ndarray
 
 SIDE_BY_SIDE = 4  # candidates at a time: what they need stays in the cache of the processor
-PROCESS_NOISE = 1e-3  # standardised variance to begin with, where nothing says more
+PROCESS_NOISE = 1e-3  # initial standardised variance, where nothing says more
 _ITERATIONS = 10  # in one compiled call
 _MANY = 320  # parameters, from which on half of the calls must do
 

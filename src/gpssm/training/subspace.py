@@ -80,7 +80,7 @@ def _lagged(y: NDArray, c: NDArray, lags: int) -> NDArray:
 def _hidden(
     outputs: list[NDArray], inputs: list[NDArray], pasts: list[NDArray], lags: int, count: int
 ) -> list[NDArray]:
-    """The `count` directions of the past that tell most about the future, with unit variance."""
+    """The `count` directions of the past that say most about the future, with unit variance."""
     if count == 0:
         return [np.zeros((len(y), 0)) for y in outputs]
     (dy, dc), width = (outputs[0].shape[1], inputs[0].shape[1]), pasts[0].shape[1]
