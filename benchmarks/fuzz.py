@@ -136,7 +136,7 @@ def rewritten(rng: np.random.Generator, data: bytes) -> bytes:
     else:
         arrays = MUTATIONS[rng.integers(4)](rng, arrays)
     body = line + b"\n" + arrays
-    return f"gpssm-model 3 {hashlib.sha256(body).hexdigest()}\n".encode() + body
+    return f"gpssm-model 4 {hashlib.sha256(body).hexdigest()}\n".encode() + body
 
 
 ODD = (

@@ -200,7 +200,7 @@ def test_a_worker_of_a_cluster_opens_no_file_that_others_can_put_there(tmp_path:
         (tmp_path / f"gpssm-core-{core}").symlink_to(precious)
     code = (
         f"import os; os.sched_setaffinity(0, {set(cores)})\n"
-        f"from gpssm.reproduction import cluster\ncluster.CLAIM = {str(tmp_path)[-40:]!r}; cluster._settle()\n"
+        f"from gpssm.parallel import cluster\ncluster.CLAIM = {str(tmp_path)[-40:]!r}; cluster._settle()\n"
         "print(len(cluster._held), *os.sched_getaffinity(0), flush=True); input()"
     )
     workers = [

@@ -52,10 +52,10 @@ def test_what_is_missing_is_named_with_how_to_get_it(tmp_path: Path, module: str
 
 
 def test_plots_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(gpssm, "plots")
+    monkeypatch.delitem(sys.modules, "gpssm.plots")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    monkeypatch.delitem(sys.modules, "gpssm.plots", raising=False)
-    monkeypatch.delattr(gpssm, "plots", raising=False)
     with pytest.raises(ModuleNotFoundError, match=r"gpssm.plots needs matplotlib; run pip install 'gpssm\[plot\]'"):
         _ = gpssm.plots
 

@@ -430,22 +430,22 @@ def rewrite(path, saved, **changes):
     """With a checksum that is right."""
     _, header, payload = saved.split(b"\n", 2)
     data = json.dumps(json.loads(header) | changes).encode() + b"\n" + payload
-    path.write_bytes(f"gpssm-model 3 {hashlib.sha256(data).hexdigest()}\n".encode() + data)
+    path.write_bytes(f"gpssm-model 4 {hashlib.sha256(data).hexdigest()}\n".encode() + data)
 
 
 def test_a_model_of_another_format_version(path, saved):
     old = b'{"format": "gpssm-model", "version": 999, "sha256": "", "arrays": 0, "tree": null}\n'
-    for content in (saved.replace(b"gpssm-model 3 ", b"gpssm-model 999 "), old):
+    for content in (saved.replace(b"gpssm-model 4 ", b"gpssm-model 999 "), old):
         path.write_bytes(content)
         message = refused(lambda: gpssm.load(path))
         assert message.startswith("path: ")
         assert "has format version" in message and "999" in message
-        assert "reads versions 2 and 3" in message
+        assert "reads versions 2 to 4" in message
 
 
 def test_a_model_with_an_unknown_part(path, saved):
     """Nothing outside the package is ever looked up, whatever a file says."""
-    for name in ("Teapot", "Path", "system"):
+    for name in ("Teapot", "Path", "system", "os.system", "gpssm.Teapot", "gpssm.errors.InvalidInput", "gpssm..x.Y"):
         rewrite(path, saved, tree={"class": name, "fields": {}})
         assert f"contains {name!r}, which this gpssm does not know" in refused(lambda: gpssm.load(path))
 

@@ -17,6 +17,7 @@ _EXPORTS = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values
     "Stream": "gpssm.online.stream",
     "LinearPosterior": "gpssm.posteriors.linear",
     "load": "gpssm.plumbing.serialization",
+    "saved": "gpssm.plumbing.catalogue",
     "sweep": "gpssm.parallel.sweep",
     "RBF": "gpssm.gp.kernels",
     "Matern32": "gpssm.gp.kernels",
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from gpssm.online.oenvi.method import OEnVI as OEnVI
     from gpssm.online.stream import Stream as Stream
     from gpssm.parallel.sweep import sweep as sweep
+    from gpssm.plumbing.catalogue import saved as saved
     from gpssm.plumbing.serialization import load as load
     from gpssm.posteriors.linear import LinearPosterior as LinearPosterior
     from gpssm.posteriors.posterior import Posterior as Posterior

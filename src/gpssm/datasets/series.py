@@ -5,11 +5,13 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from gpssm.errors import InvalidInput
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Gaps, shape
 
 NDArray = np.ndarray
 
 
+@saved
 class Series(NamedTuple):
     """Outputs (T, dy), inputs (T, dc) or None, and the true states (T, dx) where they are known."""
 

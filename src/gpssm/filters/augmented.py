@@ -25,6 +25,7 @@ from gpssm.filters.ensemble import Emission, with_inputs
 from gpssm.gp.kernels import Kernel
 from gpssm.gp.sparse import jitter_for
 from gpssm.numerics.linalg import cholesky, solve_lower, solve_lower_transposed
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Covariance, NonNegative, Positive
 
 _OUTLIER = 16.0  # squared innovation per channel; beyond it a sample is trusted less
@@ -35,6 +36,7 @@ _FARTHEST = 100.0  # times that, which no prediction goes
 _KEPT = 0.1  # share of the paths of a forecast that are kept although they leave that range
 
 
+@saved
 class Joint(NamedTuple):
     """`N(mean, cov)` of [x, W row by row]; F = M + d + 1 weights in a row, k rows."""
 
@@ -42,6 +44,7 @@ class Joint(NamedTuple):
     cov: Covariance[Float[Array, "dx+k*(m+d+1) dx+k*(m+d+1)"]]
 
 
+@saved
 class Basis(NamedTuple):
     """What h is made of: up to M inducing inputs, and the origin and unit of the linear part."""
 

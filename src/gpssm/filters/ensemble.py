@@ -31,6 +31,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gpssm.numerics.linalg import cholesky, gaussian_log_density, solve_lower, solve_lower_transposed
+from gpssm.plumbing.catalogue import saved
 
 Moments = Literal["sampled", "exact_noise"]
 Update = Literal["perturbed", "sqrt", "mixture"]
@@ -290,6 +291,7 @@ def gaspari_cohn(distance: Float[Array, "..."], radius: float) -> Float[Array, "
     return jnp.where(r <= 1, inner, jnp.where(r < 2, outer, 0.0))
 
 
+@saved
 class Options(NamedTuple):
     """How the ensemble is moved and updated. Hashable: part of what a compiled loop is built for."""
 

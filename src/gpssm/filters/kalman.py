@@ -13,9 +13,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gpssm.numerics.linalg import cholesky, gaussian_log_density, solve_lower, solve_lower_transposed
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Covariance
 
 
+@saved
 class Gaussian(NamedTuple):
     """Mean and covariance of a state."""
 
@@ -23,6 +25,7 @@ class Gaussian(NamedTuple):
     cov: Covariance[Float[Array, "*t dx dx"]]
 
 
+@saved
 class System(NamedTuple):
     """The matrices of a linear Gaussian system."""
 

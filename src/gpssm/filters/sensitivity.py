@@ -11,10 +11,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from gpssm.filters.augmented import Innovation, Predicted, Seen
+from gpssm.plumbing.catalogue import saved
 
 _STEEP = 10.0  # standard deviations of the states, for a change of a variance by a factor of e
 
 
+@saved
 class Sensitivity(NamedTuple):
     """d(m, P) in the p = 2 k + dy logarithms of Q, amplitude and R, in this order."""
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 
 from gpssm.numerics.fastmath import exp
 from gpssm.numerics.parameters import Leaf, parameter
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import shape
 
 
@@ -115,6 +116,7 @@ class Stationary(Kernel):
         return type(self)(np.broadcast_to(np.asarray(self.lengthscale), (input_dim,)), self.variance)
 
 
+@saved
 class RBF(Stationary):
     """`variance * exp(-r^2 / 2)`, `r` the distance in units of the length scales.
 
@@ -124,12 +126,14 @@ class RBF(Stationary):
     _shape = "rbf"
 
 
+@saved
 class Matern32(Stationary):
     """`variance * (1 + sqrt(3) r) exp(-sqrt(3) r)`: once differentiable sample paths."""
 
     _shape = "matern32"
 
 
+@saved
 class Matern52(Stationary):
     """`variance * (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)`: twice differentiable paths."""
 
@@ -155,6 +159,7 @@ class _SumCross(Cross):
         return self.left(x) + self.right(x)
 
 
+@saved
 class Sum(_Pair):
     """`left(x, z) + right(x, z)`."""
 
@@ -173,6 +178,7 @@ class _ProductCross(Cross):
         return self.left(x) * self.right(x)
 
 
+@saved
 class Product(_Pair):
     """`left(x, z) * right(x, z)`."""
 

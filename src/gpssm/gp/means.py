@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gpssm.numerics.parameters import Leaf, as_array, parameter
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Positive, shape
 
 
@@ -22,6 +23,7 @@ class Mean(eqx.Module):
     def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n dx"]: ...
 
 
+@saved
 class Zero(Mean):
     """`0`: the paper's choice."""
 
@@ -31,6 +33,7 @@ class Zero(Mean):
         return jnp.zeros((x.shape[0], self.state_dim), x.dtype)
 
 
+@saved
 class Identity(Mean):
     """`x`: the state stays where it is."""
 
@@ -40,6 +43,7 @@ class Identity(Mean):
         return x[:, : self.state_dim]
 
 
+@saved
 class Linear(Mean):
     """`A [x, c] + b`, learned with everything else: any linear system is in reach.
 
@@ -53,6 +57,7 @@ class Linear(Mean):
         return x @ self.weight.T + self.bias
 
 
+@saved
 class Function(Mean):
     """A function of the user's, from `[x, c]` (n, dx + dc) to (n, dx), in the user's units.
 

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from gpssm.gp.kernels import Cross, Kernel
 from gpssm.numerics.parameters import Leaf, parameter
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import shape
 
 # Rounding can push a variance below zero next to an inducing input.
@@ -48,6 +49,7 @@ class Conditional(eqx.Module):
         return self.alpha @ k, jnp.maximum(var, MIN_VARIANCE)
 
 
+@saved
 class SparseGP(eqx.Module):
     """Sparse Gaussian process with a free-form Gaussian over its inducing outputs.
 

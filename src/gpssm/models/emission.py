@@ -9,9 +9,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.numerics.parameters import Leaf, as_array, parameter
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Positive, shape
 
 
+@saved
 class LinearEmission(eqx.Module):
     """`y = C x + d`.
 
@@ -29,6 +31,7 @@ class LinearEmission(eqx.Module):
         return x @ self.weight.T + self.bias
 
 
+@saved
 class FunctionEmission(eqx.Module):
     """`y = g(x)` for a function of the user's, in the user's units.
 

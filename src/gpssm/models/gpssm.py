@@ -19,6 +19,7 @@ from gpssm.gp.sparse import MIN_VARIANCE, Conditional, SparseGP, standard_normal
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.numerics.linalg import solve_lower
 from gpssm.numerics.parameters import Leaf, as_array, parameter
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Cholesky, Stacked, renamed, shape
 
 
@@ -66,6 +67,7 @@ class Dynamics(eqx.Module):
         return self._mixed(mean, jnp.moveaxis(residual, 0, 2), var.T.reshape(b, n, dx))
 
 
+@saved
 class Transition(eqx.Module):
     """The unknown f: a mean function plus one sparse GP per state dimension, `f = mean + W g`.
 
@@ -132,6 +134,7 @@ class TransitionLike(Protocol):
     def kl(self) -> Float[Array, ""]: ...
 
 
+@saved
 class DiagonalNoise(eqx.Module):
     """`N(0, diag(variance))`. Parameter: `variance` (n,)."""
 
@@ -147,6 +150,7 @@ class DiagonalNoise(eqx.Module):
         return jnp.asarray(self.variance)
 
 
+@saved
 class FullNoise(eqx.Module):
     """`N(0, chol chol^T)`. Parameter: `chol` (n, n), lower triangular."""
 
@@ -161,6 +165,7 @@ class FullNoise(eqx.Module):
         return jnp.asarray(self.chol)
 
 
+@saved
 class InitialState(eqx.Module):
     """`q(x_0) = N(mean, chol chol^T)` of every sequence, and the prior `p(x_0)` they share.
 
@@ -186,6 +191,7 @@ class InitialState(eqx.Module):
         return jnp.sum(jax.vmap(one)(jnp.asarray(self.mean), jnp.asarray(self.chol)))
 
 
+@saved
 class GPSSM(eqx.Module):
     """All that is learned. Names of its parameters are the dotted paths of its fields."""
 

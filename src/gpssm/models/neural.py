@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from gpssm.gp.means import Linear
 from gpssm.numerics.networks import MLP, Dense
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import renamed
 
 
@@ -67,6 +68,7 @@ class NeuralTransition(eqx.Module):
         return jnp.zeros((), jnp.result_type(self.mean.bias))
 
 
+@saved
 class ResidualTransition(NeuralTransition):
     """`f(x, c) = A [x, c] + b + MLP([x, c])`, known without uncertainty."""
 
@@ -87,6 +89,7 @@ class ResidualTransition(NeuralTransition):
         return mean, jnp.zeros_like(mean)
 
 
+@saved
 class GatedTransition(NeuralTransition):
     """The gated transition of deep Kalman filters (Krishnan et al. 2017, Section 5), with z = [x, c].
 

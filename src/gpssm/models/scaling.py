@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Positive
 from gpssm.plumbing.validation import CONSTANT
 
@@ -16,6 +17,7 @@ NDArray = np.ndarray
 A = TypeVar("A", np.ndarray, jax.Array)
 
 
+@saved
 class Scaling(NamedTuple):
     """Affine maps between the user's units and the model's, one factor per dimension."""
 

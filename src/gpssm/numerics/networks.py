@@ -10,9 +10,11 @@ from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
 from gpssm.numerics.parameters import Leaf, parameter
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import shape
 
 
+@saved
 class Dense(eqx.Module):
     """`W x + b`. Parameters: `weight` (out, in), `bias` (out,)."""
 
@@ -29,6 +31,7 @@ class Dense(eqx.Module):
         return x @ self.weight.T + self.bias
 
 
+@saved
 class MLP(eqx.Module):
     """Dense layers with `tanh` between them."""
 
@@ -64,6 +67,7 @@ class MLP(eqx.Module):
         return self.layers[-1](x)
 
 
+@saved
 class GRU(eqx.Module):
     """Gated recurrent unit (Cho et al. 2014)."""
 
@@ -89,6 +93,7 @@ class GRU(eqx.Module):
         return jnp.swapaxes(jax.lax.scan(step, first, jnp.swapaxes(x, 0, 1), reverse=reverse)[1], 0, 1)
 
 
+@saved
 class BidirectionalGRU(eqx.Module):
     """One unit that reads forwards, one backwards; their states side by side."""
 

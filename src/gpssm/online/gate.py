@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Gaps, NonNegative, Positive
 from gpssm.plumbing.validation import CONSTANT
 
@@ -33,6 +34,7 @@ _CLIP = 2.0  # how much of a deviation counts, in units of reach: one outlier mu
 _NONE = np.zeros(1 << 16, bool)  # more channels than anybody has
 
 
+@saved
 class Gate(NamedTuple):
     """The range of every channel. `admit` returns the next one."""
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gpssm.online.stream import Info
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Carried, Stacked
 
 
@@ -37,6 +38,7 @@ def beginnings(with_past: bool) -> tuple[Beginning, ...]:
     return (ROUGH, SMOOTH, NOISE) if with_past else (ROUGH, NOISE)
 
 
+@saved
 class Trial(eqx.Module):
     """The states of all beginnings, stacked, and the log-likelihood of what each has predicted."""
 

@@ -33,6 +33,7 @@ from gpssm.online import hypotheses
 from gpssm.online.base import OnlineStateSpace, Units, ascend, running_spread
 from gpssm.online.hypotheses import Beginning, Trial, beginnings, leading
 from gpssm.online.stream import Info
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative
 
 NDArray = np.ndarray
@@ -43,6 +44,7 @@ _RAISED = 1.0  # that the logarithms of Q and the amplitude grow by when the sta
 _HALF = 1000.0  # samples after which the rates fall like one over the root of their number
 
 
+@saved
 class RGPSSMHyper(NamedTuple):
     """Logarithms of what is learned by gradient."""
 
@@ -56,6 +58,7 @@ class RGPSSMHyper(NamedTuple):
 _RATES = (0.02, 0.04, 0.03, 0.03)
 
 
+@saved
 class RGPSSMState(eqx.Module):
     """All that is carried from one sample to the next."""
 
@@ -80,6 +83,7 @@ class RGPSSMState(eqx.Module):
         return _correlations(self.hyper)
 
 
+@saved
 @dataclass(frozen=True)
 class RGPSSM(OnlineStateSpace):
     """The recursive GP state-space model.

@@ -29,6 +29,7 @@ from gpssm.errors import InvalidInput
 from gpssm.numerics.lags import newest, with_past
 from gpssm.online.gate import FAR, LARGEST, Gate
 from gpssm.plumbing import serialization
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Carried, Gaps, NonNegative, renamed, shape
 from gpssm.plumbing.packing import Layout
 from gpssm.plumbing.precision import double_precision
@@ -131,6 +132,7 @@ def _exclusive(call: "Callable[Concatenate[Stream, P], T]") -> "Callable[Concate
     return double_precision(wrapper)
 
 
+@saved
 @dataclass(eq=False)
 class Stream:
     """A model that learns while it is used. Made by `OEnVI(...).start()` or `OEnVI.continuing(posterior)`."""

@@ -43,6 +43,7 @@ from gpssm.numerics.linalg import cholesky, solve_lower, solve_lower_transposed
 from gpssm.numerics.networks import MLP
 from gpssm.online.base import OnlineStateSpace
 from gpssm.online.stream import Info
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Covariance, NonNegative, Positive, renamed
 from gpssm.plumbing.precision import double_precision
 
@@ -74,6 +75,7 @@ _STEEP = 100.0  # that the derivative of a log-weight is at most
 _JUMP = 1.0  # that the logarithm of Q grows at most by then
 
 
+@saved
 class Particles(NamedTuple):
     """Paths, each reduced to what the future needs of it. F = M + d + 1 weights in a row of W, P = k + dy.
 
@@ -90,6 +92,7 @@ class Particles(NamedTuple):
     weight_slope: Float[Array, "n k+dy"]
 
 
+@saved
 class KernelParameters(NamedTuple):
     """Logarithms; the amplitude is a variance."""
 
@@ -97,6 +100,7 @@ class KernelParameters(NamedTuple):
     amplitude: Float[Array, " k"]
 
 
+@saved
 class NoiseParameters(NamedTuple):
     """Logarithms of the variances Q and R."""
 
@@ -104,6 +108,7 @@ class NoiseParameters(NamedTuple):
     obs: Float[Array, " dy"]
 
 
+@saved
 class Adapted(NamedTuple):
     """What is learned by gradient."""
 
@@ -123,6 +128,7 @@ class Counts(NamedTuple):
     """By how much the logarithm of Q grows, if the system has changed."""
 
 
+@saved
 class SVMCState(eqx.Module):
     """All that is carried from one sample to the next."""
 
@@ -153,6 +159,7 @@ class SVMCState(eqx.Module):
                 raise InvalidInput(f"adam: sizes {moments.proposal.sizes}; expected {self.learned.proposal.sizes}.")
 
 
+@saved
 @dataclass(frozen=True)
 class SVMC(OnlineStateSpace):
     """SVMC with everything a user may want to choose. `SVMC(state_dim).start()` is ready to learn.

@@ -38,6 +38,7 @@ from gpssm.numerics.linalg import cholesky, gaussian_log_density, solve_lower
 from gpssm.numerics.networks import MLP
 from gpssm.online.base import OnlineStateSpace
 from gpssm.online.stream import Info
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Covariance, NonNegative, Positive
 
 NDArray = np.ndarray
@@ -62,6 +63,7 @@ _BELIEVED = 3  # outliers in a row: then it is the system that has changed
 _RAISED = 2.0  # and process noise may grow by this (logarithm) at once
 
 
+@saved
 class Recognition(eqx.Module):
     """What a sample says of the state: a factor exp(eta x - Lambda x^2 / 2) per dimension, about the prediction."""
 
@@ -71,6 +73,7 @@ class Recognition(eqx.Module):
     log_precision: Float[Array, " k"]
 
 
+@saved
 class Learned(NamedTuple):
     """What is learned by gradient."""
 
@@ -81,6 +84,7 @@ class Learned(NamedTuple):
     log_width: Float[Array, " d"]
 
 
+@saved
 class Weights(NamedTuple):
     """q(W, B): one Gaussian for each of the k states that are learned, over num_inducing + dc features."""
 
@@ -88,6 +92,7 @@ class Weights(NamedTuple):
     cov: Covariance[Float[Array, "k m+d-dx m+d-dx"]]
 
 
+@saved
 class Scales(NamedTuple):
     """Units of the warm-up; inside, states and inputs are standardised by them."""
 
@@ -98,6 +103,7 @@ class Scales(NamedTuple):
     site: Positive[Float[Array, " k"]]  # of the displacement that it causes
 
 
+@saved
 class VJFState(eqx.Module):
     """All that is carried from one sample to the next."""
 
@@ -141,6 +147,7 @@ class Site(NamedTuple):
     pull: Float[Array, " k"]
 
 
+@saved
 @dataclass(frozen=True)
 class VJF(OnlineStateSpace):
     """Variational joint filtering. `VJF(state_dim).start()` is ready to learn.

@@ -1,19 +1,18 @@
 """Saved models: a line that vouches for the rest, one line of JSON, then arrays.
 
-    gpssm-model 3 <SHA-256 of all that follows>
-    {"arrays": 2, "tree": {"class": "Posterior", "fields": ...}}
+    gpssm-model 4 <SHA-256 of all that follows>
+    {"arrays": 2, "tree": {"class": "gpssm.posteriors.posterior.Posterior", "fields": ...}}
     two NumPy `.npy` blocks
 
-The JSON describes the object tree by class names of this package. Nothing is executed on loading and no pickle is
-read. Any change of a file, be it of one bit, is found by its checksum; and because a file can be written by anybody,
-its content is also compared with what the classes say of their fields (`plumbing.contents`). Functions of the user's
-cannot be stored: `load` asks for them again. Files of version 2, in which the checksum is part of the JSON and covers
-only the arrays, are read, too.
+The JSON describes the object tree by the full names of classes (`plumbing.catalogue`). Nothing is executed on loading
+and no pickle is read. Any change of a file, be it of one bit, is found by its checksum; and because a file can be
+written by anybody, its content is also compared with what the classes say of their fields (`plumbing.contents`).
+Functions of the user's cannot be stored: `load` asks for them again. Files of version 3, with bare names of classes,
+are read, too, and so are those of version 2, in which the checksum is part of the JSON and covers only the arrays.
 """
 
 import dataclasses
 import hashlib
-import importlib
 import io
 import json
 import math
@@ -27,12 +26,12 @@ import jax
 import numpy as np
 
 from gpssm.errors import InvalidInput
-from gpssm.methods.registry import ONLINE
-from gpssm.plumbing import contents
+from gpssm.plumbing import catalogue, contents
 from gpssm.plumbing.atomic import write_atomically as write_atomically
 from gpssm.plumbing.contents import Parsed
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
+_BARE_NAMES = "3"  # the version before, which named classes without their modules
 _MAGIC = "gpssm-model"
 _PREVIOUS = b'{"format": "gpssm-model", '  # how files of version 2 begin
 _LONGEST_LINE = 1 << 26  # bytes of JSON; the largest models have less than a hundredth of it
@@ -42,32 +41,6 @@ _ARRAY = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '([<>|](?:f[248]|[iu][1248]|b1))', 'fortran_order': (True|False), "
     rb"'shape': \(((?:\d{1,18},? ?)*)\), \} *\n",
     re.DOTALL,
-)
-
-# Modules whose classes may appear in a file.
-_MODULES = (
-    "gpssm.posteriors.posterior",
-    "gpssm.posteriors.linear",
-    "gpssm.online.stream",
-    "gpssm.online.gate",
-    "gpssm.online.hypotheses",
-    "gpssm.online.oenvi.core",
-    "gpssm.online.oenvi.paper",
-    "gpssm.models.scaling",
-    "gpssm.datasets.series",
-    "gpssm.filters.ensemble",
-    "gpssm.filters.kalman",
-    "gpssm.filters.augmented",
-    "gpssm.filters.sensitivity",
-    "gpssm.posteriors.history",
-    "gpssm.models.gpssm",
-    "gpssm.models.neural",
-    "gpssm.models.emission",
-    "gpssm.numerics.networks",
-    "gpssm.gp.sparse",
-    "gpssm.gp.means",
-    "gpssm.gp.kernels",
-    *dict.fromkeys(entry.module for entry in ONLINE.values()),
 )
 
 
@@ -84,6 +57,8 @@ class _Content(NamedTuple):
 
     tree: Any
     arrays: list[np.ndarray]
+    bare_names: bool = False
+    """Classes are named as in versions 2 and 3."""
 
 
 def write(path: str | os.PathLike[str], value: Any) -> None:
@@ -130,9 +105,9 @@ def load(path: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any
         raise InvalidFile(f"path: {str(source)!r} is damaged ({reason}); use another copy.") from error
 
 
-def _first_line(data: bytes) -> bytes:
+def _first_line(data: bytes, version: str = str(FORMAT_VERSION)) -> bytes:
     """What vouches for `data`."""
-    return f"{_MAGIC} {FORMAT_VERSION} {hashlib.sha256(data).hexdigest()}\n".encode()
+    return f"{_MAGIC} {version} {hashlib.sha256(data).hexdigest()}\n".encode()
 
 
 def _read(source: Path) -> _Content:
@@ -145,14 +120,14 @@ def _read(source: Path) -> _Content:
         if not first.startswith(_MAGIC.encode() + b" "):
             raise _Foreign("is not a gpssm model")
         version = first.split(b" ")[1].decode("latin-1")
-        if version != str(FORMAT_VERSION):
+        if version not in (str(FORMAT_VERSION), _BARE_NAMES):
             raise _other_version(version)
         data = stream.read()
-    if first != _first_line(data):
+    if first != _first_line(data, version):
         raise _Foreign("is damaged or incomplete (checksum differs); use another copy")
     line, _, rest = data.partition(b"\n")
     header = _header(line, {"arrays", "tree"})
-    return _Content(header["tree"], _arrays(rest, header["arrays"]))
+    return _Content(header["tree"], _arrays(rest, header["arrays"]), version == _BARE_NAMES)
 
 
 def _read_previous(line: bytes, payload: bytes) -> _Content:
@@ -161,12 +136,12 @@ def _read_previous(line: bytes, payload: bytes) -> _Content:
         raise _other_version(header["version"])
     if hashlib.sha256(payload).hexdigest() != header["sha256"]:
         raise _Foreign("is damaged or incomplete (checksum differs); use another copy")
-    return _Content(header["tree"], _arrays(payload, header["arrays"]))
+    return _Content(header["tree"], _arrays(payload, header["arrays"]), bare_names=True)
 
 
 def _other_version(version: Any) -> _Foreign:
     return _Foreign(
-        f"has format version {ascii(version)[:20]}, this gpssm reads versions 2 and {FORMAT_VERSION}; "
+        f"has format version {ascii(version)[:20]}, this gpssm reads versions 2 to {FORMAT_VERSION}; "
         "load it with the version that wrote it, or fit again"
     )
 
@@ -227,9 +202,12 @@ def _encode(value: Any, arrays: list[np.ndarray], path: tuple[str, ...]) -> Any:
 
 
 def _encode_object(value: Any, names: Iterable[str], arrays: list[np.ndarray], path: tuple[str, ...]) -> Any:
-    kind = type(value).__name__
-    if _find_class(kind) is not type(value):
-        raise InvalidInput(f"save: the model contains your class {kind!r}; only classes of gpssm can be stored.")
+    kind = catalogue.name_of(type(value))
+    if kind is None:
+        raise InvalidInput(
+            f"save: the model contains your class {type(value).__name__!r}; only classes of gpssm, and others that are "
+            "decorated with gpssm.saved, can be stored."
+        )
     fields = {name: _encode(getattr(value, name), arrays, (*path, name)) for name in names}
     return {"class": kind, "fields": fields}
 
@@ -259,7 +237,8 @@ def _parse(content: _Content, functions: Mapping[str, Callable[..., Any]]) -> An
             return node
         kind, inner = next(iter(node.items())) if isinstance(node, dict) and node else ("", None)
         if kind == "class" and list(node) == ["class", "fields"] and isinstance(node["fields"], dict):
-            return Parsed(_class(inner), {name: parse(item, depth + 1) for name, item in node["fields"].items()})
+            fields = {name: parse(item, depth + 1) for name, item in node["fields"].items()}
+            return _parsed(inner, fields, content.bare_names)
         if kind == "array" and type(inner) is int and 0 <= inner < len(content.arrays):
             used.append(inner)
             result: Any = content.arrays[inner]
@@ -303,16 +282,12 @@ def _build(value: Any) -> Any:
     return value
 
 
-def _class(name: Any) -> type:
-    found = _find_class(name) if isinstance(name, str) else None
+def _parsed(name: Any, fields: dict[str, Any], bare_names: bool) -> Parsed:
+    known = name if isinstance(name, str) else ""
+    if bare_names:
+        known = catalogue.present_name(known)
+        fields = catalogue.present_fields(known, fields)
+    found = catalogue.find(known)
     if found is None or not contents.has_fields(found):
         raise InvalidInput(f"it contains {str(name)[:60]!r}, which this gpssm does not know")
-    return found
-
-
-def _find_class(name: str) -> type | None:
-    for module_name in _MODULES:
-        found = getattr(importlib.import_module(module_name), name, None)
-        if isinstance(found, type) and found.__module__ == module_name:
-            return found
-    return None
+    return Parsed(found, fields)

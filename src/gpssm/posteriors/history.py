@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Unbounded
 
 
@@ -25,6 +26,7 @@ class Progress(NamedTuple):
     """The model as it is now; for a watcher of `fit`, as a posterior."""
 
 
+@saved
 @dataclass
 class History:
     """One entry per chunk of steps. `elbo` and `terms` are in nats, for outputs in the user's units."""

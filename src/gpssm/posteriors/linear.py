@@ -21,6 +21,7 @@ from gpssm.filters import kalman
 from gpssm.filters.kalman import Gaussian, System
 from gpssm.models.scaling import Scaling
 from gpssm.plumbing import serialization
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.validation import model_inputs, positive_int, series
 from gpssm.posteriors.history import History
@@ -34,6 +35,7 @@ NOISE_FLOOR = 1e-10
 _NUM_MEMBERS = 200
 
 
+@saved
 @dataclass(frozen=True, eq=False)
 class LinearPosterior:
     """A fitted linear Gaussian system, in standardised units inside."""

@@ -21,6 +21,7 @@ from gpssm.models.gpssm import GPSSM
 from gpssm.models.scaling import Scaling
 from gpssm.numerics.lags import newest, with_past
 from gpssm.plumbing import serialization
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, Positive, shape
 from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.validation import arguments, model_inputs, positive_int, series
@@ -39,6 +40,7 @@ NUM_PARTICLES = 1000
 """Of the particle filter; and draws that the extended Kalman filter leaves for forecasts."""
 
 
+@saved
 class FilterSettings(NamedTuple):
     """How the fitted model filters. Hashable."""
 
@@ -131,6 +133,7 @@ def _over_paths(moment: Callable[[NDArray], NDArray], paths: NDArray) -> NDArray
         return np.where(np.isfinite(found), found, moment(paths / largest) * largest)
 
 
+@saved
 @dataclass(frozen=True, eq=False)
 class Posterior:
     """A fitted GP state-space model."""

@@ -23,6 +23,7 @@ from gpssm.gp.kernels import RBF, Kernel, Matern32, Matern52, Stationary
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.online.base import ascend, running_spread
 from gpssm.online.stream import Info
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, Positive
 
 KERNELS: dict[str, type[Stationary]] = {"RBF": RBF, "Matern32": Matern32, "Matern52": Matern52}
@@ -38,6 +39,7 @@ _FORGET_FROM = 20.0
 _WORTH, _NOVEL = 0.3, (1e-3, 0.3)
 
 
+@saved
 class Hyper(NamedTuple):
     """Logarithms of what is learned by gradient, or one such number for each of them."""
 
@@ -48,6 +50,7 @@ class Hyper(NamedTuple):
     obs_shape: Float[Array, " dy"]  # of each, relative to it
 
 
+@saved
 class Settings(NamedTuple):
     """What the compiled step is built for."""
 
@@ -55,6 +58,7 @@ class Settings(NamedTuple):
     learn_obs_noise: bool
 
 
+@saved
 class State(eqx.Module):
     """All that is carried from one sample to the next."""
 

@@ -30,6 +30,7 @@ from gpssm.online.oenvi import conversion, core
 from gpssm.online.oenvi.core import KERNELS, Hyper, Settings, State, correlations
 from gpssm.online.oenvi.paper import PaperOEnVI
 from gpssm.online.stream import Info, Stream
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import renamed
 from gpssm.plumbing.precision import double_precision
 from gpssm.posteriors.posterior import Posterior
@@ -37,6 +38,7 @@ from gpssm.posteriors.posterior import Posterior
 NDArray = np.ndarray
 
 
+@saved
 @dataclass(frozen=True)
 class OEnVI(OnlineStateSpace):
     """OEnVI with everything a user may want to choose. `OEnVI(state_dim).start()` is ready to learn.

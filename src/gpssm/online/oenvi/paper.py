@@ -29,6 +29,7 @@ from gpssm.models.scaling import Scaling
 from gpssm.numerics.linalg import cholesky, solve_lower
 from gpssm.numerics.parameters import free_values, parameters, with_free_values
 from gpssm.online.stream import Info, Stream
+from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, shape
 from gpssm.plumbing.validation import VariancesLike
 from gpssm.posteriors.history import History
@@ -41,6 +42,7 @@ Objective = Literal["likelihood", "alternative"]
 _ADAM = optax.scale_by_adam()
 
 
+@saved
 class PaperSettings(NamedTuple):
     """What the compiled step is built for."""
 
@@ -50,6 +52,7 @@ class PaperSettings(NamedTuple):
     options: ensemble.Options = ensemble.Options("sampled", "perturbed")
 
 
+@saved
 class PaperState(eqx.Module):
     """Everything that is carried: model, Adam's moments, members; standardised by the first samples."""
 
@@ -114,6 +117,7 @@ def alternative(step: _Step, model: GPSSM, y: Array) -> Array:
     return reconstruction - distance - step.kl
 
 
+@saved
 @dataclass(frozen=True)
 class PaperOEnVI:
     """Algorithm 2 with the paper's objective.
