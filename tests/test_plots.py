@@ -18,9 +18,9 @@ import matplotlib.pyplot as plt
 
 def untrained(state_dim: int = 1) -> Posterior:
     y = 10.0 + 2.0 * np.random.default_rng(0).standard_normal((40, 1))
-    begun = EnVI(state_dim, 5).problem([y], [y[:, :0]])
+    problem = EnVI(state_dim, 5).problem([y], [y[:, :0]])
     settings = FilterSettings(10, ensemble.Options())
-    return Posterior(begun.model, begun.scaling, settings, (), History(), "EnVI", np.zeros((10, state_dim)))
+    return Posterior(problem.model, problem.scaling, settings, (), History(), "EnVI", np.zeros((10, state_dim)))
 
 
 def test_transition_shows_f_truth_and_inducing_points_in_the_users_units() -> None:

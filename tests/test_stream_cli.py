@@ -474,11 +474,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model that can go on learning, one that cannot, and a file that is no model."""
     place, rng = tmp_path_factory.mktemp("models"), np.random.default_rng(0)
     y, u = rng.standard_normal((2, 40))
-    begun = EnVI(1, 5).problem([y[:, None]], [u[:, None]])  # untrained: nothing has to be compiled
+    problem = EnVI(1, 5).problem([y[:, None]], [u[:, None]])  # untrained: nothing has to be compiled
     recording = Series(y[:, None], u[:, None], None, ("level",), ("valve",))
     settings = FilterSettings(10, ensemble.Options())
     members = np.zeros((10, 1))
-    Posterior(begun.model, begun.scaling, settings, (), History(), "EnVI", members, recording).save(
+    Posterior(problem.model, problem.scaling, settings, (), History(), "EnVI", members, recording).save(
         place / "envi.gpssm"
     )
     LastValue().fit(y).save(place / "last.gpssm")
