@@ -10,7 +10,8 @@ from gpssm import metrics, plots
 from gpssm.filters import ensemble
 from gpssm.methods.envi import EnVI
 from gpssm.posteriors.history import History
-from gpssm.posteriors.posterior import FilterSettings, Forecast, Posterior, States
+from gpssm.posteriors.posterior import FilterSettings, Posterior
+from gpssm.posteriors.states import Forecast, States
 from gpssm.training.initialisation import begin
 
 mpl.use("Agg")

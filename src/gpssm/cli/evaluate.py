@@ -8,11 +8,12 @@ import numpy as np
 from rich.table import Table
 
 from gpssm import evaluation, metrics
-from gpssm.cli.files import Model, load_model, read_recording
+from gpssm.cli.files import load_model, read_recording
 from gpssm.cli.output import print_json, table_console, tell_divergence, working
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
-from gpssm.posteriors.posterior import States, first_not_finite
+from gpssm.posteriors.fitted import Fitted
+from gpssm.posteriors.states import States, first_not_finite
 
 NDArray = np.ndarray
 
@@ -57,7 +58,7 @@ LOST = {"rmse": math.inf, "nlpd": math.inf, "crps": math.inf, "coverage90": math
 """Scores of paths that have diverged."""
 
 
-def _scores(fitted: Model, test: Series, state: States, block: int) -> dict[str, Any]:
+def _scores(fitted: Fitted, test: Series, state: States, block: int) -> dict[str, Any]:
     y, c = test.outputs, test.inputs
     paths = {
         "free_run": evaluation.free_run(fitted, len(y), c, state=state),

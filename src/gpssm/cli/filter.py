@@ -6,7 +6,7 @@ from typing import cast
 from gpssm.cli.files import check_target, load_model, read_recording
 from gpssm.cli.output import print_columns, print_line, working
 from gpssm.errors import InvalidInput
-from gpssm.posteriors.posterior import Filter, Posterior
+from gpssm.posteriors.fitted import Filter
 
 
 def run(
@@ -25,14 +25,13 @@ def run(
         raise InvalidInput("filter: later samples are used by the ensemble alone; leave out --filter or --smooth.")
     check_target(out, model, data)
     fitted = load_model(model)
-    if filter_ is not None and not isinstance(fitted, Posterior):
-        raise InvalidInput("filter: this model is linear and is filtered exactly; leave out --filter.")
+    chosen = cast(Filter, fitted.check_filter(filter_))
     recording = read_recording(data, fitted, outputs, inputs)
     with working("smoothing" if smooth else "filtering", quiet):
-        if isinstance(fitted, Posterior) and filter_ is not None:
-            states = fitted.filter(recording.outputs, recording.inputs, filter=cast(Filter, filter_))
+        if smooth:
+            states = fitted.smooth(recording.outputs, recording.inputs)
         else:
-            states = (fitted.smooth if smooth else fitted.filter)(recording.outputs, recording.inputs)
+            states = fitted.filter(recording.outputs, recording.inputs, filter=chosen)
     columns = {
         f"x{i + 1}_{name}": values[:, i]
         for i in range(fitted.state_dim)

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gpssm.cli.files import Model, check_target, load_model, read_inputs, read_recording
+from gpssm.cli.files import check_target, load_model, read_inputs, read_recording
 from gpssm.cli.output import print_columns, print_line, working
 from gpssm.errors import InvalidInput
-from gpssm.posteriors.posterior import Forecast
+from gpssm.posteriors.fitted import Fitted
+from gpssm.posteriors.states import Forecast
 
 NDArray = np.ndarray
 
@@ -37,13 +38,13 @@ def run(
         state = None if past is None else fitted.filter(past.outputs, past.inputs, seed=seed)
         paths = fitted.forecast(steps, ahead, state=state, num_paths=num_paths, seed=seed)
     about: dict[str, object] = {"model": str(model), "horizon": steps, "paths": num_paths}
-    print_columns(_columns(paths, fitted.recording.output_names), out, about, as_json, "step")
+    print_columns(_columns(paths, fitted.output_names), out, about, as_json, "step")
     if out is not None and not as_json:
         print_line(f"{steps} steps from {num_paths} paths\nforecast: {out}")
 
 
 def _future(
-    fitted: Model, inputs: Path | None, horizon: int | None, input_columns: list[str] | None
+    fitted: Fitted, inputs: Path | None, horizon: int | None, input_columns: list[str] | None
 ) -> tuple[int, NDArray | None]:
     """Number of steps, and the inputs (steps, dc) on the way."""
     if not fitted.input_dim:
@@ -53,7 +54,7 @@ def _future(
             raise InvalidInput("horizon: missing; expected the number of steps to forecast.")
         return horizon, None
     if inputs is None:
-        names = ", ".join(fitted.recording.input_names)
+        names = ", ".join(fitted.input_names)
         raise InvalidInput(f"inputs: missing; the model has the input(s) {names}, expected a file with their future.")
     ahead = read_inputs(inputs, fitted, input_columns)
     steps = len(ahead) if horizon is None else horizon

@@ -10,12 +10,13 @@ import numpy as np
 from matplotlib.backend_bases import FigureCanvasBase
 
 from gpssm import metrics, plots
-from gpssm.cli.files import Model, check_target, load_model, read_recording
+from gpssm.cli.files import check_target, load_model, read_recording
 from gpssm.cli.output import print_json, print_line, working
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
 from gpssm.plumbing.serialization import write_atomically
-from gpssm.posteriors.posterior import Forecast, States
+from gpssm.posteriors.fitted import Fitted
+from gpssm.posteriors.states import Forecast, States
 
 NDArray = np.ndarray
 
@@ -70,7 +71,7 @@ def _check_format(picture: Path) -> None:
         raise InvalidInput(f"out: {str(picture)!r} ends in {picture.suffix!r}; expected one of {', '.join(kinds)}.")
 
 
-def _of_training(fitted: Model) -> View:
+def _of_training(fitted: Fitted) -> View:
     recording = fitted.recording
     length = len(recording.outputs)
     if length < 2:
@@ -83,13 +84,13 @@ def _of_training(fitted: Model) -> View:
     )  # fmt: skip
 
 
-def _of_test(fitted: Model, test: Series, name: str) -> View:
+def _of_test(fitted: Fitted, test: Series, name: str) -> View:
     title = f"Free run over {name}, from the end of the training data"
     return _view(fitted, test, fitted.recording, test, fitted.end, fitted.end, f"on {name}", title)
 
 
 def _view(
-    fitted: Model,
+    fitted: Fitted,
     recording: Series,
     past: Series,
     future: Series,
@@ -116,8 +117,8 @@ def _view(
     )
 
 
-def _draw(fitted: Model, view: View, kind: str) -> bytes:
-    names = tuple(map(_literal, fitted.recording.output_names))
+def _draw(fitted: Fitted, view: View, kind: str) -> bytes:
+    names = tuple(map(_literal, fitted.output_names))
     num_outputs, num_states = min(fitted.output_dim, MAX_OUTPUTS), min(fitted.state_dim, MAX_STATES)
     heights = [2.6] * num_outputs + [1.8] * ((num_states + 1) // 2) + [3.2]
     with plt.rc_context({"axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10}):

@@ -30,8 +30,9 @@ from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, DiagonalNoise, InitialState
 from gpssm.models.scaling import Scaling
 from gpssm.plumbing.precision import double_precision
+from gpssm.posteriors.fitted import Filter
 from gpssm.posteriors.history import History
-from gpssm.posteriors.posterior import NUM_PARTICLES, Filter, FilterSettings, Posterior
+from gpssm.posteriors.posterior import NUM_PARTICLES, FilterSettings, Posterior
 from gpssm.training.progress import Watch
 
 SYSTEMS = ("kink", "lorenz96")

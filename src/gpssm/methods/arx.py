@@ -97,8 +97,9 @@ class ARX:
             history=History(converged=True),
             method=self.name,
             final=prior,
+            fixed=("emission.weight", "emission.bias", "obs_noise.cov"),
         )
-        return posterior.continued_from(ys[-1], cs[-1])
+        return posterior.learned_from(ys, cs)
 
 
 class _Regression(NamedTuple):

@@ -249,8 +249,7 @@ class StateSpaceMethod(ABC):
             posterior = self._from_skeletons(course, restarts) if search.applies(begun, hidden) else None
             if posterior is None:
                 posterior = self._from_restarts(course, hidden, restarts)
-            posterior = posterior.continued_from(ys[-1], cs[-1], seed=seed)
-        posterior = replace(posterior, num_samples=sum(map(len, ys)))
+            posterior = posterior.learned_from(ys, cs, seed=seed)
         posterior.history.interrupted = interruption.requested
         return posterior
 

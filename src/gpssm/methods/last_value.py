@@ -58,8 +58,9 @@ class LastValue:
             history=History(converged=True),
             method=self.name,
             final=prior,
+            fixed=("transition.weight", "transition.bias", "emission.weight", "emission.bias", "obs_noise.cov"),
         )
-        return posterior.continued_from(ys[-1], cs[-1])
+        return posterior.learned_from(ys, cs)
 
 
 def _increment_variances(outputs: list[NDArray]) -> NDArray:

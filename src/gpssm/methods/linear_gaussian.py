@@ -140,8 +140,9 @@ class LinearGaussian:
             history=history,
             method=self.name,
             final=prior,
+            fixed=("initial_state.prior_mean", "emission.weight", "emission.bias"),
         )
-        posterior = posterior.continued_from(ys[-1], cs[-1])
+        posterior = posterior.learned_from(ys, cs)
         history.compile_seconds = clock.seconds
         return posterior
 

@@ -53,5 +53,6 @@ class TrainingMean:
             history=History(converged=True),
             method=self.name,
             final=known,
+            fixed=("transition.weight", "transition.bias", "process_noise.cov", "emission.weight", "emission.bias"),
         )
-        return posterior.continued_from(ys[-1], cs[-1])
+        return posterior.learned_from(ys, cs)
