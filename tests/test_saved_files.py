@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -29,7 +30,7 @@ from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise, InitialState, Tr
 from gpssm.models.neural import GatedTransition, ResidualTransition
 from gpssm.models.scaling import Scaling
 from gpssm.online.stream import Stream
-from gpssm.plumbing import contents, serialization
+from gpssm.plumbing import catalogue, contents, serialization
 from gpssm.plumbing.serialization import InvalidFile
 from gpssm.posteriors.history import History
 from gpssm.posteriors.linear import LinearPosterior
@@ -148,9 +149,11 @@ def with_checksum(header: dict[str, Any], arrays: list[NDArray], more: bytes = b
 
 
 def of_version_2(value: Any) -> bytes:
-    """What version 2 of the format would have written."""
+    """What version 2 of the format would have written, in which classes have bare names."""
     arrays: list[NDArray] = []
-    tree = serialization._encode(value, arrays, ())
+    former = {f"gpssm.{name}": bare for bare, name in catalogue.FORMER.items()}
+    text = json.dumps(serialization._encode(value, arrays, ()))
+    tree = json.loads(re.sub(r'"class": "([\w.]+)"', lambda found: f'"class": "{former[found[1]]}"', text))
     payload = _blocks(arrays)
     header = {
         "format": "gpssm-model",
