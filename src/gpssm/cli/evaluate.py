@@ -8,7 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from gpssm import evaluation, metrics
-from gpssm.cli.files import load_model, read_recording
+from gpssm.cli.files import Columns, load_model, read_recording
 from gpssm.cli.output import print_json, table_console, tell_divergence, working
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
@@ -19,22 +19,14 @@ NDArray = np.ndarray
 
 
 def run(
-    model: Path,
-    data: Path,
-    history: Path | None,
-    fresh: bool,
-    block: int,
-    outputs: list[str] | None,
-    inputs: list[str] | None,
-    as_json: bool,
-    quiet: bool,
+    model: Path, data: Path, history: Path | None, fresh: bool, block: int, columns: Columns, as_json: bool, quiet: bool
 ) -> None:
     """Read, forecast, score."""
     if fresh and history is not None:
         raise InvalidInput("fresh: given with a history; expected one of them, a new experiment has no past.")
     fitted = load_model(model)
-    test = read_recording(data, fitted, outputs, inputs)
-    past = None if history is None else read_recording(history, fitted, outputs, inputs)
+    test = read_recording(data, fitted, columns)
+    past = None if history is None else read_recording(history, fitted, columns)
     if fresh:
         if len(test.outputs) <= block:
             raise InvalidInput(

@@ -2,9 +2,9 @@
 
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,22 +39,32 @@ def load_model(path: Path) -> Fitted:
     return model
 
 
+class Columns(NamedTuple):
+    """What the user calls the outputs and inputs in a file; empty where the model's names hold."""
+
+    outputs: list[str]
+    inputs: list[str]
+
+    @classmethod
+    def given(cls, outputs: list[str] | None, inputs: list[str] | None) -> "Columns":
+        return cls(split(outputs), split(inputs))
+
+
 def split(columns: list[str] | None) -> list[str]:
     """Columns that were given with commas between them, or one at a time, or both."""
     return [name.strip() for item in columns or [] for name in item.split(",") if name.strip()]
 
 
-def read_recording(path: Path, model: Fitted, outputs: list[str] | None, inputs: list[str] | None) -> Series:
+def read_recording(path: Path, model: Fitted, columns: Columns) -> Series:
     """The channels of `model` in a file: under the names it was fitted with, or in the columns given."""
-    output_names = split(outputs) or model.output_names
-    _check_count("outputs", output_names, model.output_dim)
-    return from_csv(path, output_names, _input_names(model, inputs))
+    outputs = _names("outputs", columns.outputs or model.output_names, model.output_dim)
+    return from_csv(path, outputs, _inputs(model, columns))
 
 
-def read_inputs(path: Path, model: Fitted, inputs: list[str] | None) -> NDArray:
+def read_inputs(path: Path, model: Fitted, columns: Columns) -> NDArray:
     """The inputs of `model` (T, dc) in a file that need not hold outputs."""
     try:
-        return from_csv(path, _input_names(model, inputs)).outputs
+        return from_csv(path, _inputs(model, columns)).outputs
     except InvalidInput as error:
         # They were read as if they were outputs, but are not to be called so.
         raise InvalidInput(str(error).replace("outputs:", "inputs:", 1)) from error
@@ -101,12 +111,11 @@ def _elsewhere(out: Path) -> Iterator[Path]:
             yield found / name
 
 
-def _input_names(model: Fitted, inputs: list[str] | None) -> list[str] | tuple[str, ...]:
-    names = split(inputs) or model.input_names
-    _check_count("inputs", names, model.input_dim)
-    return names
+def _inputs(model: Fitted, columns: Columns) -> Sequence[str]:
+    return _names("inputs", columns.inputs or model.input_names, model.input_dim)
 
 
-def _check_count(argument: str, names: list[str] | tuple[str, ...], count: int) -> None:
+def _names(argument: str, names: Sequence[str], count: int) -> Sequence[str]:
     if len(names) != count:
         raise InvalidInput(f"{argument}: {len(names)} column(s) ({', '.join(names)}); the model expects {count}.")
+    return names

@@ -3,22 +3,14 @@
 from pathlib import Path
 from typing import cast
 
-from gpssm.cli.files import check_target, load_model, read_recording
+from gpssm.cli.files import Columns, check_target, load_model, read_recording
 from gpssm.cli.output import print_columns, print_line, working
 from gpssm.errors import InvalidInput
 from gpssm.posteriors.fitted import Filter
 
 
 def run(
-    model: Path,
-    data: Path,
-    out: Path,
-    smooth: bool,
-    filter_: str | None,
-    outputs: list[str] | None,
-    inputs: list[str] | None,
-    as_json: bool,
-    quiet: bool,
+    model: Path, data: Path, out: Path, smooth: bool, filter_: str | None, columns: Columns, as_json: bool, quiet: bool
 ) -> None:
     """Read, filter, write a row for every sample."""
     if smooth and filter_ is not None:
@@ -26,17 +18,14 @@ def run(
     check_target(out, model, data)
     fitted = load_model(model)
     chosen = cast(Filter, fitted.check_filter(filter_))
-    recording = read_recording(data, fitted, outputs, inputs)
+    recording = read_recording(data, fitted, columns)
     with working("smoothing" if smooth else "filtering", quiet):
         if smooth:
             states = fitted.smooth(recording.outputs, recording.inputs)
         else:
             states = fitted.filter(recording.outputs, recording.inputs, filter=chosen)
-    columns = {
-        f"x{i + 1}_{name}": values[:, i]
-        for i in range(fitted.state_dim)
-        for name, values in (("mean", states.mean), ("sd", states.std))
-    }
+    found = {"mean": states.mean, "sd": states.std}
+    shown = {f"x{i + 1}_{name}": values[:, i] for i in range(fitted.state_dim) for name, values in found.items()}
     about = {
         "model": str(model),
         "data": str(data),
@@ -45,6 +34,6 @@ def run(
         "smoothed": smooth,
         "log_likelihood": states.log_likelihood,
     }
-    print_columns(columns, out, about, as_json, "sample")
+    print_columns(shown, out, about, as_json, "sample")
     if not as_json:
         print_line(f"{len(states.mean)} samples, log-likelihood {states.log_likelihood:.6g}\nstates: {out}")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import typer
 
-from gpssm.cli.files import check_target, save_somewhere, split
+from gpssm.cli.files import Columns, check_target, save_somewhere
 from gpssm.cli.output import print_json, print_line, say
 from gpssm.datasets.csv_files import from_csv
 from gpssm.errors import InvalidInput
@@ -35,20 +35,13 @@ class Choices(NamedTuple):
 
 
 def run(
-    files: list[Path],
-    outputs: list[str],
-    inputs: list[str] | None,
-    id_column: str | None,
-    choices: Choices,
-    out: Path,
-    as_json: bool,
-    quiet: bool,
+    files: list[Path], columns: Columns, id_column: str | None, choices: Choices, out: Path, as_json: bool, quiet: bool
 ) -> None:
     """Read, fit, save, print."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # being told to end is an interrupt, too
     fit = _fit_of(choices)
     check_target(out, *files)
-    data = from_csv(files, split(outputs), split(inputs), id=id_column)
+    data = from_csv(files, columns.outputs, columns.inputs, id=id_column)
     started = time.perf_counter()
     try:
         with warnings.catch_warnings():

@@ -1,6 +1,5 @@
 """`gpssm plot`: what a model makes of a recording, in one picture."""
 
-import io
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -10,11 +9,10 @@ import numpy as np
 from matplotlib.backend_bases import FigureCanvasBase
 
 from gpssm import metrics, plots
-from gpssm.cli.files import check_target, load_model, read_recording
-from gpssm.cli.output import print_json, print_line, working
+from gpssm.cli.files import Columns, check_target, load_model, read_recording
+from gpssm.cli.output import print_json, print_line, save_figure, working
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
-from gpssm.plumbing.serialization import write_atomically
 from gpssm.posteriors.fitted import Fitted
 from gpssm.posteriors.states import Forecast, States
 
@@ -37,15 +35,7 @@ class View(NamedTuple):
     """One step ahead, (T, dy), over their predicted standard deviation."""
 
 
-def run(
-    model: Path,
-    data: Path | None,
-    outputs: list[str] | None,
-    inputs: list[str] | None,
-    out: Path | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def run(model: Path, data: Path | None, columns: Columns, out: Path | None, as_json: bool, quiet: bool) -> None:
     """Read, filter, forecast, draw."""
     plt.switch_backend("Agg")
     picture = model.with_suffix(".png") if out is None else out
@@ -56,9 +46,8 @@ def run(
         if data is None:
             view = _of_training(fitted)
         else:
-            view = _of_test(fitted, read_recording(data, fitted, outputs, inputs), _literal(data.name))
-        image = _draw(fitted, view, picture.suffix.removeprefix("."))
-    write_atomically(picture, image)
+            view = _of_test(fitted, read_recording(data, fitted, columns), _literal(data.name))
+        _draw(fitted, view, picture)
     if as_json:
         print_json({"picture": str(picture), "training_samples": data is None, **_numbers(view)})
     else:
@@ -117,7 +106,7 @@ def _view(
     )
 
 
-def _draw(fitted: Fitted, view: View, kind: str) -> bytes:
+def _draw(fitted: Fitted, view: View, picture: Path) -> None:
     names = tuple(map(_literal, fitted.output_names))
     num_outputs, num_states = min(fitted.output_dim, MAX_OUTPUTS), min(fitted.state_dim, MAX_STATES)
     heights = [2.6] * num_outputs + [1.8] * ((num_states + 1) // 2) + [3.2]
@@ -138,10 +127,8 @@ def _draw(fitted: Fitted, view: View, kind: str) -> bytes:
         counts = (("output", fitted.output_dim, num_outputs), ("state", fitted.state_dim, num_states))
         left_out = [f"{total - shown} more {what}(s) not shown" for what, total, shown in counts if total > shown]
         figure.suptitle(", ".join([view.title, *left_out]), fontsize=12)
-        image = io.BytesIO()
-        figure.savefig(image, format=kind, dpi=120)
+        save_figure(figure, picture, 120)
         plt.close(figure)
-    return image.getvalue()
 
 
 def _draw_diagnostics(view: View, names: tuple[str, ...], axes: list[Any]) -> None:

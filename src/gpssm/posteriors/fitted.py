@@ -16,7 +16,7 @@ missing; inputs (T, dc), of which row t acts on the way to row t of the outputs.
 import os
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -75,9 +75,8 @@ class Fitted(ABC):
         return self.recording.input_names
 
     @property
-    @abstractmethod
     def _kind(self) -> str:
-        """What `repr` says of f."""
+        return "linear"
 
     def __repr__(self) -> str:
         return (
@@ -154,8 +153,7 @@ class Fitted(ABC):
         """
         positive_int("horizon", horizon)
         positive_int("num_paths", num_paths, 2)
-        if state is not None:
-            check_state(state, self.state_dim)
+        check_state(state, self.state_dim)
         ahead = model_inputs(inputs, horizon, self.input_dim)
         with np.errstate(over="ignore", invalid="ignore"):  # an unstable model; the forecast says where it diverged
             states, samples = self._paths(ahead, state, num_paths, seed)
@@ -171,12 +169,12 @@ class Fitted(ABC):
 
     def named(self, output_names: tuple[str, ...], input_names: tuple[str, ...]) -> Self:
         """The same model, with names for its channels."""
-        return self._with(recording=self.recording.named(output_names, input_names))
+        return replace(cast(Any, self), recording=self.recording.named(output_names, input_names))
 
     def learned_from(self, outputs: list[NDArray], inputs: list[NDArray], *, seed: int = 0) -> Self:
         """The same model, which knows the checked recordings it was fitted to: forecasts start where the last ends."""
         kept, count = kept_recording(outputs[-1], inputs[-1]), sum(map(len, outputs))
-        return self._with(recording=kept, num_samples=count, **self._facts(outputs, inputs, seed))
+        return replace(cast(Any, self), recording=kept, num_samples=count, **self._facts(outputs, inputs, seed))
 
     def check_filter(self, filter: str | None) -> str:
         """The filter of that name, or the default one; refused if this model has none such."""
@@ -186,12 +184,8 @@ class Fitted(ABC):
         return filter or self.filters[0]
 
     def _checked(self, outputs: Any, inputs: Any, state: States | None = None) -> tuple[NDArray, NDArray]:
-        if state is not None:
-            check_state(state, self.state_dim)
+        check_state(state, self.state_dim)
         return series(outputs, inputs, self.output_dim, self.input_dim)
-
-    def _with(self, **fields: Any) -> Self:
-        return replace(self, **fields)  # type: ignore[type-var]  # every kind is a dataclass
 
     # What the kinds differ in. Arguments are checked. Recordings, and the states returned, are in the user's units;
     # all other arrays that are taken or returned are standardised.

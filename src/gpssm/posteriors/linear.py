@@ -6,6 +6,7 @@ All is exact: the Kalman filter conditions on what was seen, and forecasts are d
 Q and R may be singular, as long as C Q C^T + R is not.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -69,10 +70,6 @@ class LinearPosterior(Fitted):
         return len(self.bias)
 
     @property
-    def _kind(self) -> str:
-        return "linear"
-
-    @property
     def end(self) -> States:
         mean, cov = (np.asarray(part)[None] for part in self.final)
         return self._states(mean, cov, 0.0, 0)
@@ -88,8 +85,8 @@ class LinearPosterior(Fitted):
             "obs_noise.cov": obs_cov,
             "initial_state.prior_mean": np.asarray(self.prior.mean),
         }
-        exact = self.training_log_likelihood
-        return summarise_linear(values, self.scaling, self.fixed, self.history, self.method, exact)
+        value = math.nan if self.training_log_likelihood is None else self.training_log_likelihood
+        return summarise_linear(values, self.scaling, self.fixed, self.history, self.method, value)
 
     def _f(self, x: NDArray) -> tuple[NDArray, NDArray]:
         a = np.asarray(self.system.transition)

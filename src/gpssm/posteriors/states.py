@@ -99,7 +99,9 @@ def kept_recording(outputs: NDArray, inputs: NDArray) -> Series:
 
 
 def check_state(state: Any, state_dim: int) -> None:
-    """Refuse what is not the result of `filter` of a model with as many states."""
+    """Refuse what is neither None nor the result of `filter` of a model with as many states."""
+    if state is None:
+        return
     if not isinstance(state, States):
         raise InvalidInput(
             f"state: expected what `filter` returns, got {type(state).__name__}; "
