@@ -43,10 +43,8 @@ def run(model: Path, data: Path | None, columns: Columns, out: Path | None, as_j
     check_target(picture, model, data)
     fitted = load_model(model)
     with working("drawing", quiet):
-        if data is None:
-            view = _of_training(fitted)
-        else:
-            view = _of_test(fitted, read_recording(data, fitted, columns), _literal(data.name))
+        test = None if data is None else read_recording(data, fitted, columns)
+        view = _view(fitted, test, "" if data is None else _literal(data.name))
         _draw(fitted, view, picture)
     if as_json:
         print_json({"picture": str(picture), "training_samples": data is None, **_numbers(view)})
@@ -60,50 +58,28 @@ def _check_format(picture: Path) -> None:
         raise InvalidInput(f"out: {str(picture)!r} ends in {picture.suffix!r}; expected one of {', '.join(kinds)}.")
 
 
-def _of_training(fitted: Fitted) -> View:
-    recording = fitted.recording
-    length = len(recording.outputs)
-    if length < 2:
-        raise InvalidInput(f"data: missing, and the model holds {length} sample(s) of its training; expected a file.")
-    cut = length - max(1, length // 4)
-    seen, future = recording.rows(slice(None, cut)), recording.rows(slice(cut, None))
-    return _view(
-        fitted, recording, seen, future, fitted.filter(seen.outputs, seen.inputs), None,
-        f"on the last {length} training samples", "Free run over the last quarter of these training samples",
-    )  # fmt: skip
-
-
-def _of_test(fitted: Fitted, test: Series, name: str) -> View:
-    title = f"Free run over {name}, from the end of the training data"
-    return _view(fitted, test, fitted.recording, test, fitted.end, fitted.end, f"on {name}", title)
-
-
-def _view(
-    fitted: Fitted,
-    recording: Series,
-    past: Series,
-    future: Series,
-    now: States,
-    before: States | None,
-    title: str,
-    forecast_title: str,
-) -> View:
-    """Look at `recording`, which continues `before`; and forecast `future` from `now`, the end of `past`."""
-    if np.isnan(recording.outputs).all() or np.isnan(future.outputs).all():
-        raise InvalidInput("data: holds no number to compare with; expected at least one.")
+def _view(fitted: Fitted, test: Series | None, name: str) -> View:
+    """A test, which continues the training data; or the end of these, of which the last quarter is forecast."""
+    recording = fitted.recording if test is None else test
     y, c = recording.outputs, recording.inputs
+    if test is None:
+        if (kept := len(y)) < 2:
+            raise InvalidInput(f"data: missing, and the model holds {kept} sample(s) of its training; expected a file.")
+        cut = len(y) - max(1, len(y) // 4)
+        past, future = recording.rows(slice(None, cut)), recording.rows(slice(cut, None))
+        before, now = None, fitted.filter(past.outputs, past.inputs)
+        title = f"on the last {len(y)} training samples"
+        forecast_title = "Free run over the last quarter of these training samples"
+    else:
+        past, future, before, now = fitted.recording, test, fitted.end, fitted.end
+        title, forecast_title = f"on {name}", f"Free run over {name}, from the end of the training data"
+    if np.isnan(y).all() or np.isnan(future.outputs).all():
+        raise InvalidInput("data: holds no number to compare with; expected at least one.")
     mean, sd = fitted.one_step(y, c, state=before)
     horizon = len(future.outputs)
-    shown = min(len(past.outputs), max(20, horizon // 3))
-    return View(
-        f"{fitted.method} {title}",
-        forecast_title,
-        fitted.filter(y, c, state=before),
-        fitted.forecast(horizon, future.inputs, state=now),
-        past.outputs[-shown:],
-        future.outputs,
-        (y - mean) / sd,
-    )
+    shown = past.outputs[-min(len(past.outputs), max(20, horizon // 3)) :]
+    states, paths = fitted.filter(y, c, state=before), fitted.forecast(horizon, future.inputs, state=now)
+    return View(f"{fitted.method} {title}", forecast_title, states, paths, shown, future.outputs, (y - mean) / sd)
 
 
 def _draw(fitted: Fitted, view: View, picture: Path) -> None:

@@ -24,6 +24,7 @@ from jaxtyping import Float
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
 from gpssm.models.scaling import Scaling
+from gpssm.numerics.lags import with_past
 from gpssm.plumbing import serialization
 from gpssm.plumbing.validation import arguments, model_inputs, positive_int, series
 from gpssm.posteriors.history import History
@@ -31,6 +32,8 @@ from gpssm.posteriors.states import Forecast, States, check_state, kept_recordin
 from gpssm.posteriors.summary import Summary
 
 NDArray = np.ndarray
+Pair = tuple[Any, Any]
+"""Two arrays, of NumPy or JAX."""
 Filter = Literal["ensemble", "particle", "extended", "kalman"]
 
 
@@ -46,6 +49,8 @@ class Fitted(ABC):
     """Samples learned from, of all recordings; None in files that do not know it."""
     input_lags: int = 1
     """How many of the last inputs act on f."""
+    recent_inputs: Float[NDArray, "past dc"] | None = None
+    """Those that still act at the end of the (last) training recording, newest first, if there are several."""
     filters: ClassVar[tuple[Filter, ...]]
     """What `filter` can be; the first is the default."""
 
@@ -95,7 +100,7 @@ class Fitted(ABC):
         The variance says how well f is known. That of a linear model is zero: its parameters are point estimates.
         """
         mean, var = self._f(self.scaling.standardise_arguments(arguments(x, len(self.scaling.argument_shift))))
-        return self.scaling.states(mean), var * self.scaling.state_scale**2
+        return self.scaling.states(_numbers(mean)), _numbers(var) * self.scaling.state_scale**2
 
     def filter(
         self,
@@ -131,7 +136,7 @@ class Fitted(ABC):
     ) -> tuple[Float[NDArray, "t dy"], Float[NDArray, "t dy"]]:
         """Mean and standard deviation of every sample, predicted from those before it; arguments as in `filter`."""
         mean, var = self._predicted(*self._checked(outputs, inputs, state), state, seed)
-        return self.scaling.outputs(mean), np.sqrt(var) * self.scaling.output_scale
+        return self.scaling.outputs(_numbers(mean)), np.sqrt(_numbers(var)) * self.scaling.output_scale
 
     def log_likelihood(self, outputs: Any, inputs: Any = None, *, filter: Filter | None = None, seed: int = 0) -> float:
         """`sum_t log p(y_t | y_{1:t-1})` of a recording, in nats, for outputs in the user's units; as in `filter`."""
@@ -154,10 +159,11 @@ class Fitted(ABC):
         positive_int("horizon", horizon)
         positive_int("num_paths", num_paths, 2)
         check_state(state, self.state_dim)
-        ahead = model_inputs(inputs, horizon, self.input_dim)
+        recent = self.recent_inputs if state is None else state.recent_inputs
+        ahead = with_past(model_inputs(inputs, horizon, self.input_dim), self.input_lags, recent)
         with np.errstate(over="ignore", invalid="ignore"):  # an unstable model; the forecast says where it diverged
-            states, samples = self._paths(ahead, state, num_paths, seed)
-            return Forecast(self.scaling.outputs(samples), self.scaling.states(states))
+            states, samples = self._paths(self.scaling.standardise_inputs(ahead), state, num_paths, seed)
+            return Forecast(self.scaling.outputs(_numbers(samples)), self.scaling.states(_numbers(states)))
 
     @abstractmethod
     def summary(self) -> Summary:
@@ -174,7 +180,8 @@ class Fitted(ABC):
     def learned_from(self, outputs: list[NDArray], inputs: list[NDArray], *, seed: int = 0) -> Self:
         """The same model, which knows the checked recordings it was fitted to: forecasts start where the last ends."""
         kept, count = kept_recording(outputs[-1], inputs[-1]), sum(map(len, outputs))
-        return replace(cast(Any, self), recording=kept, num_samples=count, **self._facts(outputs, inputs, seed))
+        facts = self._facts(outputs, [with_past(c, self.input_lags) for c in inputs], seed)
+        return replace(cast(Any, self), recording=kept, num_samples=count, **facts)
 
     def check_filter(self, filter: str | None) -> str:
         """The filter of that name, or the default one; refused if this model has none such."""
@@ -184,14 +191,16 @@ class Fitted(ABC):
         return filter or self.filters[0]
 
     def _checked(self, outputs: Any, inputs: Any, state: States | None = None) -> tuple[NDArray, NDArray]:
+        """A recording, every row of inputs with those before it that still act."""
         check_state(state, self.state_dim)
-        return series(outputs, inputs, self.output_dim, self.input_dim)
+        y, c = series(outputs, inputs, self.output_dim, self.input_dim)
+        return y, with_past(c, self.input_lags, None if state is None else state.recent_inputs)
 
-    # What the kinds differ in. Arguments are checked. Recordings, and the states returned, are in the user's units;
-    # all other arrays that are taken or returned are standardised.
+    # What the kinds differ in. Recordings y, c and what is returned as States are in the user's units; all other arrays
+    # are standardised.
 
     @abstractmethod
-    def _f(self, x: NDArray) -> tuple[NDArray, NDArray]:
+    def _f(self, x: NDArray) -> Pair:
         """Mean and variance of f."""
 
     @abstractmethod
@@ -201,13 +210,17 @@ class Fitted(ABC):
     def _smoothed(self, y: NDArray, c: NDArray, seed: int) -> States: ...
 
     @abstractmethod
-    def _predicted(self, y: NDArray, c: NDArray, state: States | None, seed: int) -> tuple[NDArray, NDArray]:
+    def _predicted(self, y: NDArray, c: NDArray, state: States | None, seed: int) -> Pair:
         """Mean and variance (T, dy) of every sample given those before it."""
 
     @abstractmethod
-    def _paths(self, ahead: NDArray, state: States | None, num_paths: int, seed: int) -> tuple[NDArray, NDArray]:
+    def _paths(self, c: NDArray, state: States | None, num_paths: int, seed: int) -> Pair:
         """States (paths, horizon, dx) and outputs (paths, horizon, dy)."""
 
     @abstractmethod
     def _facts(self, ys: list[NDArray], cs: list[NDArray], seed: int) -> dict[str, Any]:
         """Fields that depend on the recordings learned from."""
+
+
+def _numbers(array: Any) -> NDArray:
+    return np.asarray(array, float)

@@ -22,7 +22,7 @@ from gpssm.models.scaling import Scaling
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, Unbounded
 from gpssm.plumbing.precision import double_precision
-from gpssm.posteriors.fitted import Filter, Fitted
+from gpssm.posteriors.fitted import Filter, Fitted, Pair
 from gpssm.posteriors.history import History
 from gpssm.posteriors.states import NO_RECORDING, States
 from gpssm.posteriors.summary import Summary, summarise_linear
@@ -88,7 +88,7 @@ class LinearPosterior(Fitted):
         value = math.nan if self.training_log_likelihood is None else self.training_log_likelihood
         return summarise_linear(values, self.scaling, self.fixed, self.history, self.method, value)
 
-    def _f(self, x: NDArray) -> tuple[NDArray, NDArray]:
+    def _f(self, x: NDArray) -> Pair:
         a = np.asarray(self.system.transition)
         mean = x[:, : self.state_dim] @ a.T + self._offsets(x[:, self.state_dim :])
         return mean, np.zeros_like(mean)
@@ -105,24 +105,24 @@ class LinearPosterior(Fitted):
         return self._states(mean, cov, self._log_likelihood(y, trace), seed)
 
     @double_precision
-    def _predicted(self, y: NDArray, c: NDArray, state: States | None, seed: int) -> tuple[NDArray, NDArray]:
+    def _predicted(self, y: NDArray, c: NDArray, state: States | None, seed: int) -> Pair:
         mean, cov = map(np.asarray, self._run(y, c, state).predicted)
         _, _, emission, emission_bias, obs_cov = map(np.asarray, self.system)
         var = np.diagonal(emission @ cov @ emission.T + obs_cov, axis1=1, axis2=2)
         return mean @ emission.T + emission_bias, var
 
-    def _paths(self, ahead: NDArray, state: States | None, num_paths: int, seed: int) -> tuple[NDArray, NDArray]:
+    def _paths(self, c: NDArray, state: States | None, num_paths: int, seed: int) -> Pair:
         """From draws of the last mean and covariance, so that their law does not depend on the draws in `members`."""
         a, process_cov, emission, emission_bias, obs_cov = map(np.asarray, self.system)
         mean, cov = map(np.asarray, self.final) if state is None else self._last(state)
-        offsets, rng = self._offsets(self.scaling.standardise_inputs(ahead)), np.random.default_rng(seed)
-        states = np.empty((num_paths, len(ahead), self.state_dim))
+        offsets, rng = self._offsets(c), np.random.default_rng(seed)
+        states = np.empty((num_paths, len(c), self.state_dim))
         x = mean + rng.standard_normal((num_paths, self.state_dim)) @ _root(cov).T
         process_root, obs_root = _root(process_cov), _root(obs_cov)
-        for t in range(len(ahead)):
+        for t in range(len(c)):
             x = x @ a.T + offsets[t] + rng.standard_normal(x.shape) @ process_root.T
             states[:, t] = x
-        noise = rng.standard_normal((num_paths, len(ahead), self.output_dim)) @ obs_root.T
+        noise = rng.standard_normal((num_paths, len(c), self.output_dim)) @ obs_root.T
         return states, states @ emission.T + emission_bias + noise
 
     @double_precision

@@ -17,7 +17,7 @@ from gpssm.numerics.lags import newest, with_past
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, Positive, shape
 from gpssm.plumbing.precision import double_precision
-from gpssm.posteriors.fitted import Filter, Fitted
+from gpssm.posteriors.fitted import Filter, Fitted, Pair
 from gpssm.posteriors.history import History
 from gpssm.posteriors.states import NO_RECORDING, States
 from gpssm.posteriors.summary import Summary, summarise
@@ -83,13 +83,11 @@ class Posterior(Fitted):
         return self._states(outputs[:0], c[now], mean[now], cov[now], jnp.zeros(()), trace.filtered.members[index])
 
     @double_precision
-    def _f(self, x: NDArray) -> tuple[NDArray, NDArray]:
-        mean, var = _transition(self.model, jnp.asarray(x, self._dtype))
-        return np.asarray(mean, float), np.asarray(var, float)
+    def _f(self, x: NDArray) -> Pair:
+        return _transition(self.model, jnp.asarray(x, self._dtype))
 
     @double_precision
     def _filtered(self, y: NDArray, c: NDArray, state: States | None, filter: str, seed: int) -> States:
-        c = self._with_past(c, state)
         if filter == "ensemble":
             filtered = self._run(y, c, seed, state).filtered
             return self._states(y, c, filtered.mean, filtered.cov, filtered.log_likelihood, filtered.members[-1])
@@ -99,45 +97,28 @@ class Posterior(Fitted):
     @double_precision
     def _smoothed(self, y: NDArray, c: NDArray, seed: int) -> States:
         """Ensemble Rauch-Tung-Striebel."""
-        c = self._with_past(c, None)
         trace = self._run(y, c, seed)
         mean, cov = _smooth(trace)
         return self._states(y, c, mean, cov, trace.filtered.log_likelihood, trace.filtered.members[-1])
 
     @double_precision
-    def _predicted(self, y: NDArray, c: NDArray, state: States | None, seed: int) -> tuple[NDArray, NDArray]:
-        trace = self._run(y, self._with_past(c, state), seed, state)
-        mean, var = _one_step(self.model, trace.predicted)
-        return np.asarray(mean, float), np.asarray(var, float)
+    def _predicted(self, y: NDArray, c: NDArray, state: States | None, seed: int) -> Pair:
+        return _one_step(self.model, self._run(y, c, seed, state).predicted)
 
     @double_precision
-    def _paths(self, ahead: NDArray, state: States | None, num_paths: int, seed: int) -> tuple[NDArray, NDArray]:
-        recent = self.recent_inputs if state is None else state.recent_inputs
-        c = self.scaling.standardise_inputs(with_past(ahead, self.input_lags, recent))
+    def _paths(self, c: NDArray, state: States | None, num_paths: int, seed: int) -> Pair:
         members = self.final_members if state is None else self.scaling.standardise_states(state.members)
-        states, samples = sample_paths(
-            self.model,
-            jnp.asarray(members, self._dtype),
-            jnp.asarray(c, self._dtype),
-            jax.random.key(seed),
-            num_paths=num_paths,
-        )
-        return np.asarray(states, float), np.asarray(samples, float)
+        first, inputs = jnp.asarray(members, self._dtype), jnp.asarray(c, self._dtype)
+        return sample_paths(self.model, first, inputs, jax.random.key(seed), num_paths=num_paths)
 
     @double_precision
     def _facts(self, ys: list[NDArray], cs: list[NDArray], seed: int) -> dict[str, Any]:
-        c = with_past(cs[-1], self.input_lags)
-        trace = self._run(ys[-1], c, seed)
-        members = np.asarray(trace.filtered.members[-1])
-        return {"final_members": members, "recent_inputs": newest(c[-1], self.input_lags)}
+        members = self._run(ys[-1], cs[-1], seed).filtered.members[-1]
+        return {"final_members": np.asarray(members), "recent_inputs": newest(cs[-1][-1], self.input_lags)}
 
     @property
     def _dtype(self) -> Any:
         return np.asarray(self.model.obs_noise.variance).dtype
-
-    def _with_past(self, c: NDArray, state: States | None) -> NDArray:
-        """Every row of inputs with those before it that still act."""
-        return with_past(c, self.input_lags, None if state is None else state.recent_inputs)
 
     def _run(self, y: NDArray, c: NDArray, seed: int, state: States | None = None) -> ensemble.Trace:
         return _filter(self.model, *self._arguments(y, c, seed, state), settings=self.settings)
