@@ -46,7 +46,7 @@ def run(
         tell_divergence(f"in {name}, from sample {step} on,")
 
 
-LOST = {"rmse": math.inf, "nlpd": math.inf, "crps": math.inf, "coverage90": math.nan}
+DIVERGED = {"rmse": math.inf, "nlpd": math.inf, "crps": math.inf, "coverage90": math.nan}
 """Scores of paths that have diverged."""
 
 
@@ -63,7 +63,7 @@ def _scores(fitted: Fitted, test: Series, state: States, block: int) -> dict[str
     return {
         "samples": len(y),
         "numbers": numbers,
-        **{name: scores.get(name, LOST) for name in paths},
+        **{name: scores.get(name, DIVERGED) for name in paths},
         "one_step": {"log_likelihood": fitted.filter(y, c, state=state).log_likelihood / numbers},
         "training_mean": {"rmse": metrics.rmse(mean, y)},
         "diverged": diverged or None,

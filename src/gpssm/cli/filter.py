@@ -1,12 +1,10 @@
 """`gpssm filter`: the hidden states of a recording."""
 
 from pathlib import Path
-from typing import cast
 
 from gpssm.cli.files import Columns, check_target, load_model, read_recording
 from gpssm.cli.output import print_columns, print_line, working
 from gpssm.errors import InvalidInput
-from gpssm.posteriors.fitted import Filter
 
 
 def run(
@@ -17,7 +15,7 @@ def run(
         raise InvalidInput("filter: later samples are used by the ensemble alone; leave out --filter or --smooth.")
     check_target(out, model, data)
     fitted = load_model(model)
-    chosen = cast(Filter, fitted.check_filter(filter_))
+    chosen = fitted.check_filter(filter_)
     recording = read_recording(data, fitted, columns)
     with working("smoothing" if smooth else "filtering", quiet):
         if smooth:

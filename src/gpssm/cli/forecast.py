@@ -16,17 +16,9 @@ QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 
 
 def run(
-    model: Path,
-    history: Path | None,
-    inputs: Path | None,
-    horizon: int | None,
-    num_paths: int,
-    seed: int,
-    columns: Columns,
-    out: Path | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+    model: Path, history: Path | None, inputs: Path | None, horizon: int | None, num_paths: int, seed: int,
+    columns: Columns, out: Path | None, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
     """Read, run on from the last sample, write a row for every step."""
     if out is not None:
         check_target(out, model, history, inputs)

@@ -16,7 +16,7 @@ missing; inputs (T, dc), of which row t acts on the way to row t of the outputs.
 import os
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -34,7 +34,6 @@ from gpssm.posteriors.summary import Summary
 NDArray = np.ndarray
 Pair = tuple[Any, Any]
 """Two arrays, of NumPy or JAX."""
-Filter = Literal["ensemble", "particle", "extended", "kalman"]
 
 
 class Fitted(ABC):
@@ -51,7 +50,7 @@ class Fitted(ABC):
     """How many of the last inputs act on f."""
     recent_inputs: Float[NDArray, "past dc"] | None = None
     """Those that still act at the end of the (last) training recording, newest first, if there are several."""
-    filters: ClassVar[tuple[Filter, ...]]
+    filters: ClassVar[tuple[str, ...]]
     """What `filter` can be; the first is the default."""
 
     @property
@@ -99,17 +98,12 @@ class Fitted(ABC):
 
         The variance says how well f is known. That of a linear model is zero: its parameters are point estimates.
         """
-        mean, var = self._f(self.scaling.standardise_arguments(arguments(x, len(self.scaling.argument_shift))))
-        return self.scaling.states(_numbers(mean)), _numbers(var) * self.scaling.state_scale**2
+        x = self.scaling.standardise_arguments(arguments(x, len(self.scaling.argument_shift)))
+        mean, var = (np.asarray(part, float) for part in self._f(x))
+        return self.scaling.states(mean), var * self.scaling.state_scale**2
 
     def filter(
-        self,
-        outputs: Any,
-        inputs: Any = None,
-        *,
-        filter: Filter | None = None,
-        state: States | None = None,
-        seed: int = 0,
+        self, outputs: Any, inputs: Any = None, *, filter: str | None = None, state: States | None = None, seed: int = 0
     ) -> States:
         """The state at every time given the samples up to it.
 
@@ -135,10 +129,11 @@ class Fitted(ABC):
         self, outputs: Any, inputs: Any = None, *, state: States | None = None, seed: int = 0
     ) -> tuple[Float[NDArray, "t dy"], Float[NDArray, "t dy"]]:
         """Mean and standard deviation of every sample, predicted from those before it; arguments as in `filter`."""
-        mean, var = self._predicted(*self._checked(outputs, inputs, state), state, seed)
-        return self.scaling.outputs(_numbers(mean)), np.sqrt(_numbers(var)) * self.scaling.output_scale
+        predicted = self._predicted(*self._checked(outputs, inputs, state), state, seed)
+        mean, var = (np.asarray(part, float) for part in predicted)
+        return self.scaling.outputs(mean), np.sqrt(var) * self.scaling.output_scale
 
-    def log_likelihood(self, outputs: Any, inputs: Any = None, *, filter: Filter | None = None, seed: int = 0) -> float:
+    def log_likelihood(self, outputs: Any, inputs: Any = None, *, filter: str | None = None, seed: int = 0) -> float:
         """`sum_t log p(y_t | y_{1:t-1})` of a recording, in nats, for outputs in the user's units; as in `filter`."""
         return self.filter(outputs, inputs, filter=filter, seed=seed).log_likelihood
 
@@ -162,8 +157,9 @@ class Fitted(ABC):
         recent = self.recent_inputs if state is None else state.recent_inputs
         ahead = with_past(model_inputs(inputs, horizon, self.input_dim), self.input_lags, recent)
         with np.errstate(over="ignore", invalid="ignore"):  # an unstable model; the forecast says where it diverged
-            states, samples = self._paths(self.scaling.standardise_inputs(ahead), state, num_paths, seed)
-            return Forecast(self.scaling.outputs(_numbers(samples)), self.scaling.states(_numbers(states)))
+            paths = self._paths(self.scaling.standardise_inputs(ahead), state, num_paths, seed)
+            states, samples = (np.asarray(part, float) for part in paths)
+            return Forecast(self.scaling.outputs(samples), self.scaling.states(states))
 
     @abstractmethod
     def summary(self) -> Summary:
@@ -220,7 +216,3 @@ class Fitted(ABC):
     @abstractmethod
     def _facts(self, ys: list[NDArray], cs: list[NDArray], seed: int) -> dict[str, Any]:
         """Fields that depend on the recordings learned from."""
-
-
-def _numbers(array: Any) -> NDArray:
-    return np.asarray(array, float)

@@ -22,7 +22,7 @@ from gpssm.models.scaling import Scaling
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, Unbounded
 from gpssm.plumbing.precision import double_precision
-from gpssm.posteriors.fitted import Filter, Fitted, Pair
+from gpssm.posteriors.fitted import Fitted, Pair
 from gpssm.posteriors.history import History
 from gpssm.posteriors.states import NO_RECORDING, States
 from gpssm.posteriors.summary import Summary, summarise_linear
@@ -63,7 +63,7 @@ class LinearPosterior(Fitted):
     """Names of the parameters in `summary` that the method does not learn."""
     training_log_likelihood: Unbounded[float] | None = None
     """`log_likelihood` of all training recordings; None in files that do not know it."""
-    filters: ClassVar[tuple[Filter, ...]] = ("kalman",)
+    filters: ClassVar[tuple[str, ...]] = ("kalman",)
 
     @property
     def state_dim(self) -> int:

@@ -17,7 +17,7 @@ from gpssm.numerics.lags import newest, with_past
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, Positive, shape
 from gpssm.plumbing.precision import double_precision
-from gpssm.posteriors.fitted import Filter, Fitted, Pair
+from gpssm.posteriors.fitted import Fitted, Pair
 from gpssm.posteriors.history import History
 from gpssm.posteriors.states import NO_RECORDING, States
 from gpssm.posteriors.summary import Summary, summarise
@@ -55,7 +55,7 @@ class Posterior(Fitted):
     input_lags: Annotated[Positive[int], shape("lags")] = 1
     recent_inputs: Float[NDArray, "lags-1 dc"] | None = None
     """(lags - 1, dc) inputs at the end of the (last) recording, newest first, if there are several."""
-    filters: ClassVar[tuple[Filter, ...]] = ("ensemble", "particle", "extended")
+    filters: ClassVar[tuple[str, ...]] = ("ensemble", "particle", "extended")
 
     @property
     def state_dim(self) -> int:
