@@ -9,6 +9,7 @@
 """
 
 from collections.abc import Callable, Mapping
+from itertools import cycle
 from typing import Any
 
 try:
@@ -162,7 +163,7 @@ def calibration(pits: Mapping[str, NDArray], *, ax: Any = None) -> Any:
     """
     ax = plt.gca() if ax is None else ax
     level = np.linspace(0, 1, 101)
-    for i, ((name, pit), colour) in enumerate(zip(pits.items(), _cycle(len(pits)), strict=True)):
+    for i, ((name, pit), colour) in enumerate(zip(pits.items(), cycle(CHANNELS), strict=False)):
         distance = np.abs(2 * pit[~np.isnan(pit)] - 1)
         if i == 0:
             spread = 2 * np.sqrt(level * (1 - level) / len(distance))
@@ -176,13 +177,8 @@ def calibration(pits: Mapping[str, NDArray], *, ax: Any = None) -> Any:
 
 def _channels(values: NDArray, names: tuple[str, ...]) -> list[tuple[int, str, str]]:
     """Index, name and colour of every column."""
-    count = values.shape[1]
-    labels = names or tuple(f"output {i}" for i in range(count))
-    return list(zip(range(count), labels, _cycle(count), strict=True))
-
-
-def _cycle(count: int) -> list[str]:
-    return [CHANNELS[i % len(CHANNELS)] for i in range(count)]
+    labels = names or tuple(f"output {i}" for i in range(values.shape[1]))
+    return list(zip(range(values.shape[1]), labels, cycle(CHANNELS), strict=False))
 
 
 def _legend_of_several(ax: Any, values: NDArray) -> None:

@@ -56,7 +56,9 @@ def _scores(fitted: Fitted, test: Series, state: States, block: int) -> dict[str
         "free_run": evaluation.free_run(fitted, len(y), c, state=state),
         f"blocks{block}": evaluation.blocks(fitted, y, c, length=block, state=state),
     }
-    diverged = {name: step for name, found in paths.items() if (step := _diverged(found)) is not None}
+    # The first sample, from 1, at which there is no error: paths are infinite, or their squares are.
+    first = {name: first_not_finite(np.square(found).sum(axis=0)) for name, found in paths.items()}
+    diverged = {name: step for name, step in first.items() if step is not None}
     scores = {name: evaluation.score(found, y).as_dict() for name, found in paths.items() if name not in diverged}
     numbers = int(np.sum(~np.isnan(y)))
     mean = np.broadcast_to(fitted.scaling.output_shift, y.shape)
@@ -68,11 +70,6 @@ def _scores(fitted: Fitted, test: Series, state: States, block: int) -> dict[str
         "training_mean": {"rmse": metrics.rmse(mean, y)},
         "diverged": diverged or None,
     }
-
-
-def _diverged(paths: NDArray) -> int | None:
-    """The first sample, from 1, at which no error can be told: paths are infinite, or their squares are."""
-    return first_not_finite(np.square(paths).sum(axis=0))
 
 
 def _print(result: dict[str, Any], method: str) -> None:

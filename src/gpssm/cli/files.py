@@ -4,7 +4,7 @@ import secrets
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from gpssm.plumbing.serialization import InvalidFile, load
 from gpssm.posteriors.fitted import Fitted
 
 NDArray = np.ndarray
+Columns = tuple[list[str] | None, list[str] | None]
+"""What the user calls the outputs and the inputs in a file; nothing where the model's names hold."""
 
 
 def load_saved(argument: str, path: Path) -> Any:
@@ -39,17 +41,6 @@ def load_model(path: Path) -> Fitted:
     return model
 
 
-class Columns(NamedTuple):
-    """What the user calls the outputs and inputs in a file; empty where the model's names hold."""
-
-    outputs: list[str]
-    inputs: list[str]
-
-    @classmethod
-    def given(cls, outputs: list[str] | None, inputs: list[str] | None) -> "Columns":
-        return cls(split(outputs), split(inputs))
-
-
 def split(columns: list[str] | None) -> list[str]:
     """Columns that were given with commas between them, or one at a time, or both."""
     return [name.strip() for item in columns or [] for name in item.split(",") if name.strip()]
@@ -57,7 +48,7 @@ def split(columns: list[str] | None) -> list[str]:
 
 def read_recording(path: Path, model: Fitted, columns: Columns) -> Series:
     """The channels of `model` in a file: under the names it was fitted with, or in the columns given."""
-    outputs = _names("outputs", columns.outputs or model.output_names, model.output_dim)
+    outputs = _names("outputs", split(columns[0]) or model.output_names, model.output_dim)
     return from_csv(path, outputs, _inputs(model, columns))
 
 
@@ -112,7 +103,7 @@ def _elsewhere(out: Path) -> Iterator[Path]:
 
 
 def _inputs(model: Fitted, columns: Columns) -> Sequence[str]:
-    return _names("inputs", columns.inputs or model.input_names, model.input_dim)
+    return _names("inputs", split(columns[1]) or model.input_names, model.input_dim)
 
 
 def _names(argument: str, names: Sequence[str], count: int) -> Sequence[str]:

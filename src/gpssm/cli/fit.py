@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import typer
 
-from gpssm.cli.files import Columns, check_target, save_somewhere
+from gpssm.cli.files import Columns, check_target, save_somewhere, split
 from gpssm.cli.output import print_json, print_line, say
 from gpssm.datasets.csv_files import from_csv
 from gpssm.errors import InvalidInput
@@ -41,7 +41,7 @@ def run(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # being told to end is an interrupt, too
     fit = _fit_of(choices)
     check_target(out, *files)
-    data = from_csv(files, columns.outputs, columns.inputs, id=id_column)
+    data = from_csv(files, *map(split, columns), id=id_column)
     started = time.perf_counter()
     try:
         with warnings.catch_warnings():

@@ -12,7 +12,9 @@ from gpssm.errors import InvalidInput
 from gpssm.experiments import kink as experiment
 from gpssm.online.stream import Stream
 from gpssm.plumbing.serialization import write_atomically
-from gpssm.posteriors.fitted import Fitted
+from gpssm.posteriors.posterior import Posterior
+
+Learned = Posterior | Stream
 
 
 def run(
@@ -35,13 +37,13 @@ def run(
     make_directory(out)
     rows: list[experiment.Row] = []
     scores: list[dict[str, Any]] = []
-    shown: dict[tuple[str, str, float], Fitted | Stream] = {}
+    shown: dict[tuple[str, str, float], Learned] = {}
     with showing("starting", quiet) as status:
         for s, level, m in product(settings, levels, methods):
             cell = []
             for seed in range(seeds):
                 label = f"{m}, {s}, obs_noise {level:g}, seed {seed} of {seeds}"
-                learned: Fitted | Stream
+                learned: Learned
                 if online:
                     status.update(label)
                     learned, found = experiment.learn_live(m, s, level, seed, length)
@@ -105,7 +107,7 @@ def _print(rows: list[experiment.Row], samples: int | None) -> None:
 _CAPTION = "The paper's numbers belong to setting sd (process noise 0.0025); variance is 0.05."
 
 
-def _figure(shown: dict[tuple[str, str, float], Fitted | Stream], levels: list[float], path: Path) -> None:
+def _figure(shown: dict[tuple[str, str, float], Learned], levels: list[float], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     from gpssm import plots

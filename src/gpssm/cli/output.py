@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
@@ -108,11 +108,16 @@ class Shown(Protocol):
         """What it is from now on."""
 
 
+class _Nobody:
+    def update(self, text: str) -> None:
+        pass
+
+
 @contextmanager
 def showing(text: str, quiet: bool) -> Iterator[Shown]:
     """Tell what is going on: on a terminal all the time, elsewhere by a line now and then; not if `quiet`."""
     if quiet:
-        yield cast(Shown, SimpleNamespace(update=lambda text: None))
+        yield _Nobody()
     elif sys.stderr.isatty():
         with Console(stderr=True).status(text) as status:
             yield cast(Shown, status)
