@@ -15,8 +15,6 @@ from gpssm.errors import InvalidInput
 from gpssm.posteriors.fitted import Fitted
 from gpssm.posteriors.states import States, first_not_finite
 
-NDArray = np.ndarray
-
 
 def run(
     model: Path, data: Path, history: Path | None, fresh: bool, block: int, columns: Columns, as_json: bool, quiet: bool
