@@ -6,11 +6,13 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
+import gpssm
 from gpssm import metrics, plots
 from gpssm.filters import ensemble
 from gpssm.methods.envi import EnVI
 from gpssm.posteriors.history import History
-from gpssm.posteriors.posterior import FilterSettings, Forecast, Posterior, States
+from gpssm.posteriors.posterior import FilterSettings, Posterior
+from gpssm.posteriors.states import Forecast, States
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -31,6 +33,16 @@ def test_transition_shows_f_truth_and_inducing_points_in_the_users_units() -> No
     assert {"learned f", "true f", "inducing points"} <= set(lines)
     np.testing.assert_allclose(np.sort(lines["inducing points"][:, 0]), np.sort(plots.inducing_inputs(posterior)[:, 0]))
     assert 4 < lines["learned f"][:, 0].min() < lines["learned f"][:, 0].max() < 16
+    plt.close("all")
+
+
+def test_transition_of_a_line() -> None:
+    """No inducing points; its range is that of the data."""
+    _, ax = plt.subplots()
+    fitted = gpssm.LastValue().fit(np.array([[3.0], [5.0], [4.0]]))
+    lines = {line.get_label(): line.get_xydata() for line in plots.transition(fitted, ax=ax).get_lines()}
+    np.testing.assert_allclose(lines["learned f"][:, 0], lines["learned f"][:, 1])
+    assert list(lines) == ["learned f"] and lines["learned f"].min() == pytest.approx(4 - 2 * np.sqrt(2 / 3))
     plt.close("all")
 
 

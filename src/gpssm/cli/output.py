@@ -69,7 +69,7 @@ def print_columns(
 
     None of the numbers is expected to be missing: the first `row` where one is not finite is told.
     """
-    from gpssm.posteriors.posterior import first_not_finite
+    from gpssm.posteriors.states import first_not_finite
 
     diverged = first_not_finite(np.column_stack(list(columns.values())))
     if out is not None:

@@ -15,7 +15,7 @@ then unstable loses to any that is not.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -44,6 +44,7 @@ class ARX(LinearMethod):
     order: int | None = None
     max_order: int = 10
     name: str = "ARX"
+    fixed: ClassVar[tuple[str, ...]] = ("emission.weight", "emission.bias", "obs_noise.cov")
 
     def __post_init__(self) -> None:
         if self.order is not None:

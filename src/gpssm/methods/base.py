@@ -120,8 +120,7 @@ class StateSpaceMethod(Specification, ABC):
         problem = method.problem(ys, cs, seed)
         with watcher(progress, self.name) as watch, Interruption() as interruption:
             posterior = Restarts(method, problem, Monitor(interruption, watch), seed, linear).best(restarts)
-            posterior = posterior.continued_from(ys[-1], cs[-1], seed=seed)
-        posterior = replace(posterior, num_samples=sum(map(len, ys)))
+            posterior = posterior.learned_from(ys, cs, seed=seed)
         posterior.history.interrupted = interruption.requested
         posterior.history.compile_seconds = clock.seconds
         return posterior

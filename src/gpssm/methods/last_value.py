@@ -7,6 +7,7 @@ samples an increment has k times the variance.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +23,13 @@ class LastValue(LinearMethod):
     """Forecasts the last value seen of every channel, whatever the inputs."""
 
     name: str = "LastValue"
+    fixed: ClassVar[tuple[str, ...]] = (
+        "transition.weight",
+        "transition.bias",
+        "emission.weight",
+        "emission.bias",
+        "obs_noise.cov",
+    )
 
     def learn(self, outputs: list[NDArray], inputs: list[NDArray], progress: Reported) -> LinearFit:
         eye = jnp.eye(outputs[0].shape[1])

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,8 @@ class LinearMethod(ABC):
     """A method that learns a linear Gaussian system."""
 
     name: str
+    fixed: ClassVar[tuple[str, ...]]
+    """Names of the parameters that are not learned."""
 
     @abstractmethod
     def learn(self, outputs: list[NDArray], inputs: list[NDArray], progress: Reported) -> LinearFit:
@@ -72,7 +74,8 @@ class LinearMethod(ABC):
             history=History(converged=True) if fit.history is None else fit.history,
             method=self.name,
             final=fit.prior,
-        ).continued_from(ys[-1], cs[-1])
+            fixed=self.fixed,
+        ).learned_from(ys, cs)
         posterior.history.compile_seconds = clock.seconds
         return posterior
 

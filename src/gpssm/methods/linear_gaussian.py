@@ -15,7 +15,7 @@ digits.
 
 import time
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +83,7 @@ class LinearGaussian(LinearMethod):
     state_dim: int = 4
     max_steps: int = 1000
     name: str = "LinearGaussian"
+    fixed: ClassVar[tuple[str, ...]] = ("initial_state.prior_mean", "emission.weight", "emission.bias")
 
     def __post_init__(self) -> None:
         if self.state_dim != AUTO:

@@ -6,6 +6,7 @@ Mean and variance of every channel over the training recordings. Nothing that ha
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -18,6 +19,13 @@ class TrainingMean(LinearMethod):
     """Forecasts the mean of the training outputs, whatever the inputs."""
 
     name: str = "TrainingMean"
+    fixed: ClassVar[tuple[str, ...]] = (
+        "transition.weight",
+        "transition.bias",
+        "process_noise.cov",
+        "emission.weight",
+        "emission.bias",
+    )
 
     def learn(self, outputs: list[NDArray], inputs: list[NDArray], progress: Reported) -> LinearFit:
         # Standardised outputs have mean 0 and variance 1. The state is the mean: known, and constant.
