@@ -37,7 +37,6 @@ from gpssm.methods.last_value import LastValue
 from gpssm.plumbing.serialization import write_atomically
 from gpssm.posteriors.history import History
 from gpssm.posteriors.posterior import FilterSettings, Posterior
-from gpssm.training.initialisation import begin as begin_envi
 
 COMMAND = [sys.executable, str(Path(__file__).with_name("local_level_cli.py")), "stream"]
 Q, R, P, WARM_UP = 0.1, 0.5, 100.0, 3  # of the model in that file
@@ -476,11 +475,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model that can go on learning, one that cannot, and a file that is no model."""
     place, rng = tmp_path_factory.mktemp("models"), np.random.default_rng(0)
     y, u = rng.standard_normal((2, 40))
-    begun = begin_envi(EnVI(1, 5), [y[:, None]], [u[:, None]])  # untrained: nothing has to be compiled
+    problem = EnVI(1, 5).problem([y[:, None]], [u[:, None]])  # untrained: nothing has to be compiled
     recording = Series(y[:, None], u[:, None], None, ("level",), ("valve",))
     settings = FilterSettings(10, ensemble.Options())
     members = np.zeros((10, 1))
-    Posterior(begun.model, begun.scaling, settings, (), History(), "EnVI", members, recording).save(
+    Posterior(problem.model, problem.scaling, settings, (), History(), "EnVI", members, recording).save(
         place / "envi.gpssm"
     )
     LastValue().fit(y).save(place / "last.gpssm")

@@ -21,7 +21,7 @@ from rich.console import Console
 from gpssm.errors import InvalidInput
 from gpssm.plumbing.atomic import write_atomically
 from gpssm.posteriors.history import Progress
-from gpssm.training.progress import Lines, Watch, describe
+from gpssm.training.progress import StatusLines, Watch, describe
 
 NDArray = np.ndarray
 Choice = TypeVar("Choice", bound=str)
@@ -69,7 +69,7 @@ def print_columns(
 
     None of the numbers is expected to be missing: the first `row` where one is not finite is told.
     """
-    from gpssm.posteriors.posterior import first_not_finite
+    from gpssm.posteriors.states import first_not_finite
 
     diverged = first_not_finite(np.column_stack(list(columns.values())))
     if out is not None:
@@ -122,7 +122,7 @@ def showing(text: str, quiet: bool) -> Iterator[Shown]:
         with Console(stderr=True).status(text) as status:
             yield cast(Shown, status)
     else:
-        with Lines(text) as lines:
+        with StatusLines(text) as lines:
             yield lines
 
 

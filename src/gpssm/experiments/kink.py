@@ -11,7 +11,7 @@ log-likelihood of 1.106 cannot be reached with variance 0.05, so the paper's num
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from gpssm.experiments.online import learn_once
 from gpssm.methods import registry
 from gpssm.methods.envi import EnVI
 from gpssm.online.stream import Stream
+from gpssm.posteriors.fitted import Fitted
 from gpssm.posteriors.history import Progress
 from gpssm.posteriors.posterior import Posterior
 
@@ -125,13 +126,9 @@ class Row:
         return asdict(self)
 
 
-class Learned(Protocol):
-    """What is looked at: the f of a fitted model or of a stream."""
-
-    def transition(self, x: Any) -> tuple[np.ndarray, np.ndarray]: ...
-
-
-def score(learned: Learned, noise: float, seed: int, iterations: int, seconds: float, compile_seconds: float) -> Score:
+def score(
+    learned: Fitted | Stream, noise: float, seed: int, iterations: int, seconds: float, compile_seconds: float
+) -> Score:
     """Compare the learned f, with process noise of variance `noise`, with the truth."""
     mean, var = (a[:, 0] for a in learned.transition(GRID[:, None]))
     truth, total = kink_function(GRID), var + noise

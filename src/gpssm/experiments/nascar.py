@@ -15,7 +15,7 @@ from gpssm.datasets.nascar import PROCESS_NOISE, Nascar, nascar, nascar_function
 from gpssm.experiments.online import learn_once
 from gpssm.methods import registry
 from gpssm.online.stream import Stream
-from gpssm.posteriors.posterior import Forecast
+from gpssm.posteriors.states import Forecast
 
 NDArray = np.ndarray
 

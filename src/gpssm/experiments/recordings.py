@@ -26,7 +26,7 @@ from gpssm.experiments import sysid
 from gpssm.experiments.online import learn_once
 from gpssm.methods import registry
 from gpssm.plumbing.compilation import CompileClock
-from gpssm.training.search import AUTO
+from gpssm.training.linear_search import AUTO
 
 NDArray = np.ndarray
 

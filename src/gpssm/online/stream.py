@@ -36,7 +36,8 @@ from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Carried, Gaps, NonNegative, renamed, shape
 from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.validation import arguments, model_inputs, positive_int, shown
-from gpssm.posteriors.posterior import Forecast, Posterior, held
+from gpssm.posteriors.posterior import Posterior
+from gpssm.posteriors.states import Forecast
 
 NDArray = np.ndarray
 P = ParamSpec("P")
@@ -173,7 +174,7 @@ class Stream:
         assert self.input_dim is not None
         c = self._with_recent(model_inputs(inputs, horizon, self.input_dim))
         states, samples = _paths(type(self.method), jax.random.key(seed), self.state, jnp.asarray(c), num_paths)
-        return Forecast(held(np.asarray(samples)), held(np.asarray(states)))
+        return Forecast(np.asarray(samples), np.asarray(states))
 
     @_exclusive
     def transition(self, x: Any) -> tuple[Float[NDArray, "n dx"], Float[NDArray, "n dx"]]:

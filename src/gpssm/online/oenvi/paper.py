@@ -22,20 +22,19 @@ from jaxtyping import Array, Float, Int
 
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
-from gpssm.methods.base import EmissionLike
 from gpssm.methods.envi import EnVI
 from gpssm.models.emission import FunctionEmission
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.scaling import Scaling
 from gpssm.numerics.linalg import cholesky, solve_lower
-from gpssm.numerics.parameters import free_values, match, parameters, with_free_values
+from gpssm.numerics.parameters import free_values, parameters, with_free_values
 from gpssm.online.base import Info, OnlineMethod
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, shape
 from gpssm.plumbing.validation import VariancesLike
 from gpssm.posteriors.history import History
 from gpssm.posteriors.posterior import FilterSettings, Posterior, sample_paths
-from gpssm.training import initialisation
+from gpssm.training.specification import EmissionLike
 
 NDArray = np.ndarray
 Objective = Literal["likelihood", "alternative"]
@@ -154,19 +153,17 @@ class PaperOEnVI(OnlineMethod):
         offline = EnVI.paper(
             self.state_dim, self.num_inducing, emission=self.emission, obs_noise=self.obs_noise, fixed=self.fixed
         )
-        start = initialisation.begin(offline, [outputs], [inputs])
-        names = tuple(p.name for p in parameters(start.model))
-        held = match(names, self.fixed) | start.fixed
-        # q(x_0) lies in the past.
-        names = tuple(n for n in names if n not in held and not n.startswith("initial_state"))
-        model = jax.tree.map(jnp.asarray, start.model)
+        problem = offline.problem([outputs], [inputs])
+        free = [p.name for p in parameters(problem.model) if p.name not in problem.held]
+        names = tuple(name for name in free if not name.startswith("initial_state"))  # q(x_0) lies in the past
+        model = jax.tree.map(jnp.asarray, problem.model)
         adam = _ADAM.init(free_values(model, names))
         eps = jax.random.normal(jax.random.key(0), (1, self.num_members, self.state_dim))
         return PaperState(
             model,
             (adam.count, adam.mu, adam.nu),
             model.initial_state.members(eps)[0],
-            start.scaling,
+            problem.scaling,
             PaperSettings(names, self.objective, self.learning_rate),
         )
 
