@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpssm.reproduction import plan
 from gpssm.reproduction.numbers import files, mean, number
 from gpssm.reproduction.pages import Section, Table, entry
+
+from gpssm.reproduction import plan
 from gpssm.reproduction.plan import Cell, Group, Task
 
 SEEDS = 4

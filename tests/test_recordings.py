@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpssm.reproduction.chapters import recordings as chapter
 
 from gpssm.datasets import Benchmark, Series, Unseen
 from gpssm.experiments import recordings, sysid
 from gpssm.experiments.recordings import Row, Summary, best_published, published, summarise, summary
 from gpssm.methods import registry
-from gpssm.reproduction.chapters import recordings as chapter
 from gpssm.reproduction.plan import Cell, Group, plan
 
 PUBLISHED = Path(__file__).parents[1].parent / "shared" / "data"

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpssm.reproduction.numbers import Estimate, mean, median, over_seeds, verdict
 
 from gpssm.datasets import SOURCES
 from gpssm.experiments import car, nascar
 from gpssm.reproduction import report
-from gpssm.reproduction.numbers import Estimate, mean, median, over_seeds, verdict
 from gpssm.reproduction.plan import CHAPTERS, Cell, Group, Job, Task, plan
 from gpssm.reproduction.store import Store
 from gpssm.reproduction.work import record

@@ -1,30 +1,25 @@
 """What commands print, and what they take."""
 
 import csv
-import importlib
 import io
 import json
 import math
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 from rich.console import Console
 
-from gpssm.errors import InvalidInput
 from gpssm.plumbing.atomic import write_atomically
-from gpssm.posteriors.history import Progress
-from gpssm.training.progress import Lines, Watch, describe
+from gpssm.training.progress import Lines
 
 NDArray = np.ndarray
-Choice = TypeVar("Choice", bound=str)
 
 
 def save_figure(figure: Any, path: Path, dpi: int) -> None:
@@ -37,16 +32,6 @@ def save_figure(figure: Any, path: Path, dpi: int) -> None:
 def print_json(value: object) -> None:
     """One JSON object on standard output, in which null is a missing number and "inf" and "-inf" are infinite ones."""
     sys.stdout.write(json.dumps(_in_json(value), allow_nan=False) + "\n")
-
-
-def make_directory(out: Path | None) -> None:
-    """The directory for the results and the figure of an experiment, if they are to be kept.
-
-    What draws the figure, after hours perhaps, has to be there now.
-    """
-    if out is not None:
-        importlib.import_module("matplotlib")
-        out.mkdir(parents=True, exist_ok=True)
 
 
 def print_line(text: str) -> None:
@@ -167,32 +152,3 @@ def _in_json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value
-
-
-def choose(name: str, value: str, choices: list[Choice]) -> list[Choice]:
-    """All of `choices`, or the one that `value` names."""
-    if value == "all":
-        return choices
-    found = [c for c in choices if c.lower() == value.lower()]
-    if not found:
-        raise InvalidInput(f"{name}: expected one of {', '.join(choices)} or all, got {value!r}.")
-    return found
-
-
-@contextmanager
-def fitting(status: Shown, label: str) -> Iterator[Watch]:
-    """One fit of an experiment: a watcher that tells how it goes on.
-
-    Warnings of the training are not shown: what they tell of was repaired, and is part of the method.
-    """
-    from gpssm.training.optimiser import TrainingWarning  # brings JAX, which other commands do without
-
-    status.update(f"{label}: compiling")
-    with whole_fits() as check, warnings.catch_warnings():
-        warnings.simplefilter("ignore", TrainingWarning)
-
-        def watch(p: Progress) -> None:
-            check()
-            status.update(f"{label}: {describe(p)}, {p.seconds:.0f} s")
-
-        yield watch

@@ -1,141 +1,150 @@
-"""`gpssm reproduce all`, `status`, `report` and `readme`: the whole paper, how far it is, and what came out."""
+"""`gpssm reproduce`: parses, for an experiment or all of the paper. What is done then is in `gpssm.cli.experiments`.
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+An experiment is a command by its line in `gpssm.experiments.EXPERIMENTS`. The options that restrict its plan are in
+its own file, which is imported when the command is called, and not for the help of others: that would start JAX.
+"""
+
+import inspect
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Annotated, Any, get_args
 
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn
+import typer
+from typer.main import get_command
 
-from gpssm.cli.output import print_json, print_line, say
-from gpssm.errors import InvalidInput
-from gpssm.plumbing.atomic import write_atomically
-from gpssm.reproduction.plan import Job
-from gpssm.reproduction.run import Runner
-from gpssm.reproduction.store import Status, Store
-from gpssm.training.progress import duration
+from gpssm.cli.options import AsJson, Quiet
+from gpssm.experiments import EXPERIMENTS
+
+app = typer.Typer(no_args_is_help=True, help="Run an experiment of the paper and set it beside the paper's numbers.")
+
+Processes = Annotated[
+    int | None, typer.Option(min=1, help="How many fits at once on this machine; one per core by default.")
+]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try failed fits again.")]
+Directory = Annotated[Path, typer.Argument(help="Where `gpssm reproduce` works.", show_default=False)]
 
 
-def run(
-    out: Path,
-    seeds: int | None,
-    only: str | None,
-    fast: bool,
-    processes: int | None,
-    dask: str | None,
-    retry_failed: bool,
-    as_json: bool,
-    quiet: bool,
+def _add(name: str) -> None:
+    """The command of an experiment passes on all that it is given."""
+
+    @app.command(
+        name,
+        help=EXPERIMENTS[name].summary,
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )
+    def call(context: typer.Context) -> Any:
+        return _command(name)(args=context.args, prog_name=context.command_path, standalone_mode=False)
+
+
+for _name in EXPERIMENTS:
+    _add(_name)
+
+
+def _command(name: str) -> Callable[..., Any]:
+    """The command line of an experiment: the arguments of its `select` as options, and those of `_run`."""
+    from gpssm.cli.experiments import select
+    from gpssm.reproduction.plan import experiment
+
+    found = experiment(EXPERIMENTS[name].module)
+    chosen = getattr(found, "select", partial(select, found.cells(False)))
+    own = []
+    for option in inspect.signature(chosen).parameters.values():
+        type_, help_ = get_args(option.annotation)
+        own.append(option.replace(annotation=Annotated[type_, typer.Option(help=help_)], kind=option.KEYWORD_ONLY))
+    common = list(inspect.signature(_run).parameters.values())[2:]
+
+    def call(**given: Any) -> None:
+        cells = chosen(**{option.name: given.pop(option.name) for option in own})
+        _run(name, cells, **given)
+
+    signature = inspect.Signature([*own, *common])
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__annotations__ = {option.name: option.annotation for option in signature.parameters.values()}
+    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    command.command(help=EXPERIMENTS[name].summary)(call)
+    return get_command(command)
+
+
+def _run(
+    name: str,
+    cells: Any,
+    *,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...; by default as the table needs.")
+    ] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="What `gpssm reproduce all --fast` has of it.")] = False,
+    processes: Processes = None,
+    retry_failed: RetryFailed = False,
+    json_: AsJson = False,
+    quiet: Quiet = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Directory for results, figures and report; fits found there are not repeated."),
+    ] = None,
 ) -> None:
-    """Do what is missing, then write the report."""
-    from gpssm.parallel import cluster, pool
-    from gpssm.reproduction.plan import plan
+    from gpssm.cli.experiments import run
 
-    if dask is not None and processes is not None:
-        raise InvalidInput("processes: how many there are is up to the cluster; leave out --processes or --dask.")
-    runner = partial(pool.run, processes=processes) if dask is None else partial(cluster.run, dask)
-    store, written = work_off(plan(seeds, only, fast), out, fast, runner, retry_failed, quiet)
-    _tell(store.status(), written, as_json)
+    run(name, cells, seeds, fast, processes, retry_failed, json_, quiet, out)
 
 
-def work_off(
-    jobs: Sequence[Job], out: Path, fast: bool, runner: Runner, retry_failed: bool, quiet: bool
-) -> tuple[Store, Path]:
-    """Run what is missing of a plan while showing how far it is; its store, and the report that was written."""
-    from gpssm.reproduction import report
-    from gpssm.reproduction.run import run as run_plan
+@app.command("all")
+def all_(
+    out: Annotated[
+        Path, typer.Option("--out", help="Directory for results and report; fits found there are not repeated.")
+    ] = Path("results/paper"),
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of repetitions; by default 3 to 20, as each table needs.")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="PARTS", help="Parts like kink or sysid:EnVI, with commas between them.")
+    ] = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="One seed, fewer methods and data: a quarter of an hour on two cores.")
+    ] = False,
+    processes: Processes = None,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Run on the Dask cluster of this scheduler instead.")
+    ] = None,
+    retry_failed: RetryFailed = False,
+    json_: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Every table and figure of the paper, with every method, and a report. Stop it and start it as you like.
 
-    store = Store(out)
-    for name in store.begin(jobs, fast):
-        say(f"{out / name} is not a result, or a damaged one; it is now {name}.damaged, and its fit is done again.")
-    with _shown(quiet) as watch:
-        run_plan(store, jobs, runner, retry_failed, watch)
-        written = report.write(store)
-    return store, written
+    `gpssm reproduce status` tells from another terminal how far it is.
+    """
+    from gpssm.cli.experiments import run_all
 
-
-def status(directory: Path, as_json: bool) -> None:
-    """How far a run is, from its files."""
-    found = Store(directory).status()
-    _tell_of_damage(directory, found)
-    if as_json:
-        print_json(asdict(found))
-        return
-    print_line(describe(found) if found.alive else f"{describe(found)}; nobody is at work")
-    for label, seconds in found.running.items():
-        print_line(f"  {label}, {duration(seconds)}")
-
-
-def report(directory: Path, as_json: bool) -> None:
-    """Write the report anew."""
-    from gpssm.reproduction.report import write
-
-    store = Store(directory)
-    found = store.status()  # says what is wrong with the directory, if anything is
-    _tell_of_damage(directory, found)
-    _tell(found, write(store), as_json)
+    run_all(out, seeds, only, fast, processes, dask, retry_failed, json_, quiet)
 
 
-def readme(directory: Path, target: Path) -> None:
-    """Put the tables of the report between the markers of a file."""
-    from gpssm.reproduction.report import readme as with_tables
+@app.command()
+def status(directory: Directory, json_: AsJson = False) -> None:
+    """How many fits of `gpssm reproduce` are done, running and failed, and the time left."""
+    from gpssm.cli.experiments import status
 
-    write_atomically(target, with_tables(Store(directory), target.read_text()).encode())
-
-
-def describe(found: Status) -> str:
-    """One line."""
-    parts = [f"{found.done} of {found.total} done"]
-    if found.failed:
-        parts.append(f"{found.failed} failed")
-    if found.running:
-        parts.append(f"{len(found.running)} running")
-    if found.seconds_left is not None:
-        parts.append(f"about {duration(found.seconds_left)} left")
-    return ", ".join(parts)
+    status(directory, json_)
 
 
-def _tell_of_damage(directory: Path, found: Status) -> None:
-    for name in found.damaged:
-        say(f"{directory / name} is not a result, or a damaged one; its fit counts as not done.")
+@app.command()
+def report(directory: Directory, json_: AsJson = False) -> None:
+    """Write the report of `gpssm reproduce` anew, from the results that there are."""
+    from gpssm.cli.experiments import report
+
+    report(directory, json_)
 
 
-def _tell(found: Status, written: Path, as_json: bool) -> None:
-    counts = {"total": found.total, "done": found.done, "failed": found.failed}
-    if as_json:
-        print_json(counts | {"report": str(written)})
-        return
-    print_line(describe(found))
-    print_line(f"report: {written}")
+@app.command()
+def readme(
+    directory: Directory,
+    write: Annotated[Path, typer.Option(help="File with the two markers.", exists=True, dir_okay=False)],
+) -> None:
+    """Put the brief tables of a report between two lines of a file.
 
+    The lines are `<!-- results: begin -->` and `<!-- results: end -->`.
+    """
+    from gpssm.cli.experiments import readme
 
-@contextmanager
-def _shown(quiet: bool) -> Iterator[Callable[[Status], None]]:
-    """A bar on a terminal; elsewhere a line whenever something was finished; nothing if `quiet`."""
-    if quiet:
-        yield lambda found: None
-        return
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        finished = -1
-
-        def tell(found: Status) -> None:
-            nonlocal finished
-            if found.done + found.failed != finished:
-                finished = found.done + found.failed
-                console.print(describe(found), highlight=False, soft_wrap=True)
-
-        yield tell
-        return
-    with Progress(BarColumn(bar_width=30), TextColumn("{task.description}"), console=console) as bar:
-        line = bar.add_task("starting", total=None)
-
-        def draw(found: Status) -> None:
-            running = "".join(f"\n  {label}, {duration(seconds)}" for label, seconds in found.running.items())
-            text = escape(describe(found) + running)
-            bar.update(line, total=found.total, completed=found.done + found.failed, description=text)
-
-        yield draw
+    readme(directory, write)

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from gpssm.reproduction.plan import Job, chapter, versions
+from gpssm.reproduction.plan import Job, experiment, versions
 
 
 def perform(job: Job) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def perform(job: Job) -> dict[str, Any]:
         try:
             if versions() != job.versions:
                 raise RuntimeError(f"this worker has {versions()}, the plan {job.versions}; install the same.")
-            result = chapter(job.module).run(job.task)
+            result = experiment(job.module).run(job.task)
         except Exception as problem:
             error, log = f"{type(problem).__name__}: {problem}", traceback.format_exc()
     log = "".join([*(f"{w.category.__name__}: {w.message}\n" for w in caught), log])
@@ -32,9 +32,8 @@ def record(
     job: Job, result: dict[str, Any] | None, error: str | None, log: str, seconds: float, cpu_seconds: float
 ) -> dict[str, Any]:
     """What is stored of a job."""
-    task = job.as_dict()["task"]
     return {
-        "task": task,
+        "task": job.task.as_dict(),
         "configuration": job.configuration,
         "versions": job.versions | {"python": platform.python_version()},
         "machine": machine(),

@@ -1,0 +1,143 @@
+"""Numbers over seeds, beside those that are printed, as entries of tables that lead to the files they come from."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gpssm.experiments.base import Entry, Group, Part, Row, Table
+
+
+class Estimate(NamedTuple):
+    """A number over so many seeds, and its standard error, where there is one."""
+
+    value: float
+    error: float | None = None
+    seeds: int = 0
+
+
+def mean(values: Sequence[float]) -> Estimate:
+    """Of numbers, one per seed."""
+    if not values:
+        return Estimate(math.nan)
+    error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
+    return Estimate(float(np.mean(values)), error, len(values))
+
+
+def median(values: Sequence[float]) -> Estimate:
+    """Its standard error as for normal numbers with the same quartiles: a few runaways do not count."""
+    if not values:
+        return Estimate(math.nan)
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    error = float(1.2533 * (high - low) / 1.349 / np.sqrt(len(values))) if len(values) > 1 else None
+    return Estimate(float(middle), error, len(values))
+
+
+def spread(values: Sequence[float]) -> float:
+    """Standard deviation over seeds; zero for one seed."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def verdict(ours: Estimate, printed: Estimate | None, higher: bool = False) -> str:
+    """Ahead of what is printed, equal within two standard errors of the difference, or behind."""
+    if printed is None or not ours.seeds:
+        return ""
+    alone = ", one seed" if ours.seeds == 1 else ""
+    if not math.isfinite(ours.value):
+        return f"behind{alone}"
+    gain = (ours.value - printed.value) * (1 if higher else -1)
+    if abs(gain) <= 2 * math.hypot(ours.error or 0.0, printed.error or 0.0):
+        return f"equal{alone}"
+    return ("ahead" if gain > 0 else "behind") + alone
+
+
+def entry(text: str, link: str = "") -> Entry:
+    """An entry of one piece."""
+    return (Part(text, link),)
+
+
+def line(*texts: str, quoted: bool = False) -> Row:
+    """A row of texts that lead nowhere; `quoted` from somebody else."""
+    return tuple((Part(text, "", quoted),) for text in texts)
+
+
+def number(group: Group, estimate: Estimate, digits: int = 3) -> Entry:
+    """As text that leads to the result, or to the directory with those of all seeds; or why there is none."""
+    if not estimate.seeds:
+        return entry("failed" if group.failed else "not run")
+    return entry(text(estimate, digits), group.files[0][1] if len(group.files) == 1 else f"{group.folder}/")
+
+
+def value(
+    group: Group, name: str, digits: int = 3, middle: Callable[[Sequence[float]], Estimate] = mean, scale: float = 1.0
+) -> Entry:
+    """The mean (or another `middle`) of a number over seeds, without its error, in other units if `scale` is given."""
+    return number(group, middle([scale * v for v in group.values(name)])._replace(error=None), digits)
+
+
+def text(estimate: Estimate, digits: int = 3) -> str:
+    """A number, with its error if it has one."""
+    if not math.isfinite(estimate.value):
+        return "diverged"
+    around = "" if estimate.error is None else f" ± {estimate.error:.{digits}f}"
+    return f"{estimate.value:.{digits}f}{around}"
+
+
+def printed(estimate: Estimate | None, digits: int = 3) -> Entry:
+    """A number of somebody else's, or nothing."""
+    return entry("" if estimate is None else text(estimate, digits))
+
+
+def files(group: Group) -> Entry:
+    """Every seed, leading to its file."""
+    return (
+        *(Part(str(seed), file) for seed, file in group.files),
+        *(Part(f"{seed} failed", file) for seed, file in group.failed),
+        *(Part(f"{seed} not run") for seed in group.missing),
+    )
+
+
+def over_seeds(groups: Sequence[Group]) -> str:
+    """How many seeds the numbers of every method are over."""
+    counts: dict[str, set[int]] = {}
+    for group in groups:
+        counts.setdefault(group.method, set()).add(len(group.results))
+    spans: dict[str, list[str]] = {}
+    for method, found in counts.items():
+        low, high = min(found), max(found)
+        spans.setdefault(f"{high}" if low == high else f"{low} to {high}", []).append(method)
+    if len(spans) == 1:
+        return f"Seeds: {next(iter(spans))}."
+    return "Seeds: " + "; ".join(f"{span} ({', '.join(methods)})" for span, methods in spans.items()) + "."
+
+
+def as_printed(
+    title: str,
+    groups: Sequence[Group],
+    column: Callable[[Group], str],
+    name: str,
+    told: Callable[[Group], Estimate | None],
+    digits: int = 3,
+) -> Table:
+    """A table as the paper prints it: a row for every method, below it one of the printed numbers, if there are any.
+
+    Args:
+        title: of the table.
+        groups: one for every entry.
+        column: the heading that a group stands under.
+        name: of the number in the results.
+        told: the printed number of a group.
+        digits: after the point.
+    """
+    columns = list(dict.fromkeys(map(column, groups)))
+    found = {(group.method, column(group)): group for group in groups}
+    rows: list[Row] = []
+    for method in dict.fromkeys(group.method for group in groups):
+        own = [found.get((method, each)) for each in columns]
+        ours = (entry("") if group is None else number(group, mean(group.values(name)), digits) for group in own)
+        rows.append((entry(method), *ours))
+        theirs = [None if group is None else told(group) for group in own]
+        if any(theirs):
+            rows.append((entry(f"{method}, printed"), *(printed(each, digits) for each in theirs)))
+    return Table(title, ("method", *columns), tuple(rows), over_seeds(groups), True)
