@@ -1,4 +1,4 @@
-"""What an experiment is made of: cells of a table, their fits over seeds, the results, and what is shown of them."""
+"""What an experiment is: cells of a table, each repeated over seeds, their results, and what is shown of them."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, NamedTuple, Protocol
 
 from gpssm.errors import InvalidInput
+from gpssm.experiments.pages import Section
 
 
 class Cell(NamedTuple):
@@ -71,47 +72,6 @@ class Group:
     def values(self, name: str) -> list[float]:
         """One number of every result; NaN where it was not finite."""
         return [number_or_nan(result[name]) for result in self.results]
-
-
-class Part(NamedTuple):
-    """A piece of a table's entry; with where it leads."""
-
-    text: str
-    link: str = ""
-    quoted: bool = False
-    """Somebody else's: faint on a terminal."""
-
-
-Entry = tuple[Part, ...]
-Row = tuple[Entry, ...]
-"""An empty one is a line across the table, on a terminal."""
-
-
-class Table(NamedTuple):
-    """Columns and rows. `brief` ones are also for the README."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[Row, ...]
-    note: str = ""
-    brief: bool = False
-
-
-class Figure(NamedTuple):
-    """A picture as PNG."""
-
-    name: str
-    caption: str
-    png: bytes
-
-
-class Section(NamedTuple):
-    """A chapter of the report."""
-
-    title: str
-    text: tuple[str, ...] = ()
-    tables: tuple[Table, ...] = ()
-    figures: tuple[Figure, ...] = ()
 
 
 class Experiment(Protocol):

@@ -19,21 +19,11 @@ import numpy as np
 
 from gpssm.datasets import car
 from gpssm.datasets.car import INITIAL_STATE, OBS_NOISE, PROCESS_NOISE, TRANSITION, Car
-from gpssm.experiments.base import Cell, Figure, Group, Row, Section, Table, Task, choose, spell
+from gpssm.experiments.base import Cell, Group, Task, choose, spell
 from gpssm.experiments.drawing import BAND, Axes, band, panels
-from gpssm.experiments.tables import (
-    Estimate,
-    entry,
-    files,
-    line,
-    mean,
-    median,
-    number,
-    over_seeds,
-    spread,
-    value,
-    verdict,
-)  # fmt: skip
+from gpssm.experiments.estimates import Estimate, mean, means, median, spread, verdict
+from gpssm.experiments.pages import Figure, Section, Table
+from gpssm.experiments.tables import entry, files, line, number, over_seeds, value
 from gpssm.filters import kalman
 from gpssm.gp.kernels import RBF
 from gpssm.methods.envi import EnVI
@@ -72,7 +62,6 @@ PAPER: dict[Emission, dict[str, tuple[float | None, ...]]] = {
 
 
 def cells(fast: bool) -> list[Cell]:
-    """Both emissions, every method."""
     methods = [m for m in METHODS if not (fast and m.endswith("R known"))]
     return [Cell(m, "car", e) for e, m in product(get_args(Emission), methods)]
 
@@ -81,18 +70,15 @@ def select(
     emission: Annotated[str, "C: 'identity', 'random' or 'all'."] = "all",
     method: Annotated[str, "KF, EnVI, OEnVI (either also as 'EnVI, R known'), baseline, or all."] = "all",
 ) -> list[Cell]:
-    """The cells that the command line asks for."""
     emissions = choose("emission", emission, get_args(Emission))
     return [Cell(m, "car", e) for e, m in product(emissions, choose("method", method, METHODS))]
 
 
 def configuration(task: Task) -> str:
-    """The method, with the C of its seed."""
     return spell(build(task.method, _simulate(task).emission))
 
 
 def cost(task: Task) -> float:
-    """Seconds."""
     return _COST.get(task.method, 15.0)
 
 
@@ -188,31 +174,22 @@ def _in_slot(group: Group, name: str) -> list[float]:
 def rows(groups: Sequence[Group]) -> dict[str, Any]:
     """Every method over its seeds. Some random C are nearly singular, and their few seeds decide every mean."""
     found = []
-    for group in groups:
-        if group.results:
-            slots = {name: _in_slot(group, name) for name in NAMES}
-            found.append(
-                {
-                    "emission": group.cell.setting,
-                    "method": group.method,
-                    "seeds": len(group.results),
-                    "rmse": {name: mean(values).value for name, values in slots.items()},
-                    "rmse_sd": {name: spread(values) for name, values in slots.items()},
-                    "rmse_median": {name: median(values).value for name, values in slots.items()},
-                    "seconds": mean(group.values("seconds")).value,
-                }
-            )
+    for group in (group for group in groups if group.results):
+        slots = {name: _in_slot(group, name) for name in NAMES}
+        row = {"emission": group.cell.setting, "method": group.method, "seeds": len(group.results)}
+        row["rmse"] = {name: mean(values).value for name, values in slots.items()}
+        row["rmse_sd"] = {name: spread(values) for name, values in slots.items()}
+        row["rmse_median"] = {name: median(values).value for name, values in slots.items()}
+        found.append(row | means(group, "seconds"))
     return {"rows": found}
 
 
 def tables(groups: Sequence[Group]) -> list[Table]:
     """One for every emission, with the paper's rows below ours."""
-    found, shown = rows(groups)["rows"], []
-    for emission in dict.fromkeys(group.cell.setting for group in groups):
+    shown = []
+    for emission, own in _by_emission(groups).items():
         middle, key = ("mean", "rmse") if emission == "identity" else ("median", "rmse_median")
-        ours = [row for row in found if row["emission"] == emission]
-        lines: list[Row] = [line(row["method"], *(f"{row[key][name]:.4f}" for name in NAMES)) for row in ours]
-        lines.append(())
+        lines = [line(row["method"], *(f"{number:.4f}" for number in row[key].values())) for row in rows(own)["rows"]]
         for method, told in PAPER[cast(Emission, emission)].items():
             numbers = ("/" if number is None else f"{number:.4f}" for number in told)
             lines.append(line(f"{method}, printed in the paper", *numbers, quoted=True))
@@ -221,9 +198,12 @@ def tables(groups: Sequence[Group]) -> list[Table]:
     return shown
 
 
+def _by_emission(groups: Sequence[Group]) -> dict[str, list[Group]]:
+    return {e: [g for g in groups if g.cell.setting == e] for e in dict.fromkeys(g.cell.setting for g in groups)}
+
+
 def section(groups: Sequence[Group]) -> Section:
-    """A table and a figure for every emission."""
-    by_emission = {e: [g for g in groups if g.cell.setting == e] for e in dict.fromkeys(g.cell.setting for g in groups)}
+    by_emission = _by_emission(groups)
     return Section(
         "Supplement: inference of a car's state",
         (

@@ -17,10 +17,12 @@ import numpy as np
 
 from gpssm.datasets import kink, kink_function
 from gpssm.errors import InvalidInput
-from gpssm.experiments.base import Cell, Figure, Group, Section, Table, Task, choose, spell
+from gpssm.experiments.base import Cell, Group, Task, choose, spell
 from gpssm.experiments.drawing import Axes, panels
+from gpssm.experiments.estimates import mean, means, spread
 from gpssm.experiments.kink import GRID, LENGTH, PROCESS_NOISE, Setting, build
-from gpssm.experiments.tables import Estimate, entry, files, line, mean, number, spread, text, value
+from gpssm.experiments.pages import Figure, Section, Table
+from gpssm.experiments.tables import entry, files, formatted, number, value
 from gpssm.methods.base import StateSpaceMethod
 from gpssm.numerics.parameters import parameters
 from gpssm.plumbing.precision import double_precision
@@ -39,7 +41,6 @@ _MODEL = ("transition.gp.kernel", "transition.mean", "transition.mixing", "proce
 
 
 def cells(fast: bool) -> list[Cell]:
-    """Both readings of the process noise, every method."""
     settings, methods = (["sd"], ["EnVI", "VCDT"]) if fast else (get_args(Setting), METHODS)
     return [Cell(m, f"{OBS_NOISE:g}", s, shortened=fast) for s, m in product(settings, methods)]
 
@@ -49,7 +50,6 @@ def select(
     method: Annotated[str, f"{', '.join(METHODS)}, or all."] = "all",
     steps: Annotated[int, f"Iterations of every fit, {CHUNK} or more."] = STEPS,
 ) -> list[Cell]:
-    """The cells that the command line asks for."""
     if steps < CHUNK:
         raise InvalidInput(f"steps: expected {CHUNK} or more, got {steps}.")
     chosen = product(choose("setting", setting, get_args(Setting)), choose("method", method, METHODS))
@@ -61,12 +61,10 @@ def _steps(cell: Cell) -> int:
 
 
 def configuration(task: Task) -> str:
-    """The method, and for how long it learns."""
     return f"{spell(build(task.method, OBS_NOISE))}, {_steps(task.cell)} steps"
 
 
 def cost(task: Task) -> float:
-    """Seconds."""
     return 10.0 + 0.01 * _steps(task.cell)
 
 
@@ -120,36 +118,29 @@ def _at_the_end(group: Group) -> list[float]:
 def rows(groups: Sequence[Group]) -> dict[str, Any]:
     """One for every method and setting: size, cost, and the error reached, over seeds."""
     found = [
-        {
-            "method": group.method,
-            "setting": group.cell.setting,
-            "seeds": len(group.results),
-            "variational_parameters": group.results[0]["variational_parameters"],
-            "seconds_per_iteration": mean(group.values("seconds_per_iteration")).value,
-            "mse": mean(_at_the_end(group)).value,
-            "mse_sd": spread(_at_the_end(group)),
-        }
+        {"method": group.method, "setting": group.cell.setting, "seeds": len(group.results)}
+        | {"variational_parameters": group.results[0]["variational_parameters"]}
+        | means(group, "seconds_per_iteration")
+        | {"mse": mean(_at_the_end(group)).value, "mse_sd": spread(_at_the_end(group))}
         for group in groups
         if group.results
     ]
     return {"rows": found}
 
 
+_COLUMNS = {
+    "setting": "{setting}", "method": "{method}", "variational parameters": "{variational_parameters:,}",
+    "ms per iteration": "{milliseconds:.1f}", "MSE": "{mse:.4f} ± {mse_sd:.4f}",
+}  # fmt: skip
+
+
 def tables(groups: Sequence[Group]) -> list[Table]:
-    """One table."""
-    lines = [
-        line(
-            row["setting"], row["method"], f"{row['variational_parameters']:,}",
-            f"{1e3 * row['seconds_per_iteration']:.1f}", text(Estimate(row["mse"], row["mse_sd"]), 4),
-        )
-        for row in rows(groups)["rows"]
-    ]  # fmt: skip
+    found = [row | {"milliseconds": 1e3 * row["seconds_per_iteration"]} for row in rows(groups)["rows"]]
     title = f"Kink function, observation noise {OBS_NOISE:g}, {_steps(groups[0].cell)} steps"
-    return [Table(title, ("setting", "method", "variational parameters", "ms per iteration", "MSE"), tuple(lines))]
+    return [Table(title, tuple(_COLUMNS), tuple(formatted(_COLUMNS, found)))]
 
 
 def section(groups: Sequence[Group]) -> Section:
-    """One table and one figure."""
     steps = "" if not groups else f"{_steps(groups[0].cell)} steps each, none stopped early. "
     return Section(
         "Convergence",

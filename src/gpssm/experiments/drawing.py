@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from gpssm.experiments.base import Figure
+from gpssm.experiments.pages import Figure
 
 if TYPE_CHECKING:  # a fit does without matplotlib
     from matplotlib.axes import Axes as Axes

@@ -25,10 +25,12 @@ from gpssm import metrics
 from gpssm.datasets import kink, lorenz96, lorenz96_function
 from gpssm.datasets.lorenz96 import DIM, OBS_NOISE, STEP
 from gpssm.experiments import kink as kink_experiment
-from gpssm.experiments.base import Cell, Figure, Group, Section, Table, Task, choose, number_or_nan, spell
+from gpssm.experiments.base import Cell, Group, Task, choose, number_or_nan, spell
 from gpssm.experiments.drawing import Axes, panels
+from gpssm.experiments.estimates import mean, with_errors
 from gpssm.experiments.kink import LENGTH, PROCESS_NOISE
-from gpssm.experiments.tables import Estimate, line, mean, text
+from gpssm.experiments.pages import Figure, Section, Table
+from gpssm.experiments.tables import formatted
 from gpssm.filters import ensemble, extended, kalman, particle
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, DiagonalNoise, InitialState
@@ -89,7 +91,6 @@ def cells(fast: bool) -> list[Cell]:
 
 
 def select(system: Annotated[str, f"{', '.join(SYSTEMS)}, or all."] = "all") -> list[Cell]:
-    """The cells that the command line asks for."""
     systems = choose("system", system, SYSTEMS)
     return [cell for cell in cells(fast=False) if cell.method in systems]
 
@@ -103,7 +104,6 @@ def configuration(task: Task) -> str:
 
 
 def cost(task: Task) -> float:
-    """Seconds."""
     return 30.0
 
 
@@ -278,44 +278,34 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
 
 def rows(groups: Sequence[Group]) -> dict[str, Any]:
     """One for every filter on a system: means and standard errors over seeds, and what was published."""
-    runs = [Run(**each) for group in groups for result in group.results for each in result["runs"]]
-    runs.sort(key=lambda run: (TRUE, LEARNED, LORENZ).index(run.system))
+    runs = [each for group in groups for result in group.results for each in result["runs"]]
+    runs.sort(key=lambda each: (TRUE, LEARNED, LORENZ).index(each["system"]))
+    by_filter: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for each in runs:
+        by_filter.setdefault((each["system"], each["obs_noise"], each["filter"]), []).append(each)
     found = []
-    for system, obs_noise, name in dict.fromkeys((r.system, r.obs_noise, r.filter) for r in runs):
-        own = [r for r in runs if (r.system, r.obs_noise, r.filter) == (system, obs_noise, name)]
-        numbers = [r.rmse for r in own], [r.log_likelihood for r in own]
-        rmse, density = (mean([number_or_nan(x) for x in each]) for each in numbers)
-        found.append(
-            {
-                "system": system,
-                "obs_noise": obs_noise,
-                "filter": name,
-                "seeds": len(own),
-                "rmse": rmse.value,
-                "rmse_se": rmse.error or 0.0,
-                "log_likelihood": density.value,
-                "log_likelihood_se": density.error or 0.0,
-                "seconds": mean([r.seconds for r in own]).value,
-                "published_rmse": PUBLISHED.get(name) if system == LORENZ else None,
-            }
-        )
+    for key, own in by_filter.items():
+        numbers = {n: [number_or_nan(each[n]) for each in own] for n in ("rmse", "log_likelihood", "seconds")}
+        row = dict(zip(("system", "obs_noise", "filter"), key, strict=True)) | {"seeds": len(own)}
+        seconds = mean(numbers.pop("seconds")).value
+        published = PUBLISHED.get(key[2]) if key[0] == LORENZ else None
+        found.append(row | with_errors(**numbers) | {"seconds": seconds, "published_rmse": published})
     return {"rows": found}
 
 
+_COLUMNS = {
+    "system": "{system}", "obs noise": "{obs_noise:g}", "filter": "{filter}", "RMSE": "{rmse:.3f} ± {rmse_se:.3f}",
+    "published": "{published:.2f}", "log-likelihood / sample": "{log_likelihood:.3f} ± {log_likelihood_se:.3f}",
+    "CPU s / 1000": "{seconds:.3f}",
+}  # fmt: skip
+
+
 def tables(groups: Sequence[Group]) -> list[Table]:
-    """One table."""
-    lines = [
-        line(
-            row["system"], f"{row['obs_noise']:g}", row["filter"], text(Estimate(row["rmse"], row["rmse_se"])),
-            "" if row["published_rmse"] is None else f"{row['published_rmse']:.2f}",
-            text(Estimate(row["log_likelihood"], row["log_likelihood_se"])), f"{row['seconds']:.3f}",
-        )
-        for row in rows(groups)["rows"]
-    ]  # fmt: skip
-    seeds = max(len(group.results) for group in groups)
-    title = f"Filters, mean ± standard error over {seeds} seed(s)"
-    columns = ("system", "obs noise", "filter", "RMSE", "published", "log-likelihood / sample", "CPU s / 1000")
-    return [Table(title, columns, tuple(lines))]
+    found = rows(groups)["rows"]
+    told = [{"published": row["published_rmse"]} if row["published_rmse"] else {} for row in found]
+    lines = formatted(_COLUMNS, (row | published for row, published in zip(found, told, strict=True)))
+    title = f"Filters, mean ± standard error over {max(len(group.results) for group in groups)} seed(s)"
+    return [Table(title, tuple(_COLUMNS), tuple(lines))]
 
 
 def section(groups: Sequence[Group]) -> Section:

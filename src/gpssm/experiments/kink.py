@@ -18,22 +18,12 @@ import numpy as np
 
 from gpssm.datasets import kink, kink_function
 from gpssm.errors import InvalidInput
-from gpssm.experiments.base import Cell, Figure, Group, Row, Section, Table, Task, choose, spell
+from gpssm.experiments.base import Cell, Group, Task, choose, spell
 from gpssm.experiments.drawing import BAND, Axes, panels
+from gpssm.experiments.estimates import Estimate, mean, means, verdict, with_errors
 from gpssm.experiments.online import learn_once
-from gpssm.experiments.tables import (
-    Estimate,
-    as_printed,
-    entry,
-    files,
-    line,
-    mean,
-    number,
-    printed,
-    text,
-    value,
-    verdict,
-)  # fmt: skip
+from gpssm.experiments.pages import Figure, Row, Section, Table
+from gpssm.experiments.tables import as_printed, entry, files, formatted, number, printed, value
 from gpssm.methods import registry
 from gpssm.methods.envi import EnVI
 from gpssm.online.stream import Stream
@@ -100,7 +90,6 @@ def select(
     online: Annotated[bool, f"The methods that see every sample once: {', '.join(ONLINE)}."] = False,
     length: Annotated[int, "Number of samples, 50 or more."] = LENGTH,
 ) -> list[Cell]:
-    """The cells that the command line asks for."""
     if obs_noise and min(obs_noise) <= 0:
         raise InvalidInput(f"obs-noise: expected positive variances, got {obs_noise}.")
     if length < 50:
@@ -117,12 +106,10 @@ def _cells(
 
 
 def configuration(task: Task) -> str:
-    """The method with its defaults, and what it is given."""
     return spell(build(task.method, float(task.dataset)))
 
 
 def cost(task: Task) -> float:
-    """Seconds."""
     return 10.0 if task.method in ONLINE else _COST.get(task.method, 20.0)
 
 
@@ -200,59 +187,45 @@ def _length(cell: Cell) -> int:
 
 def rows(groups: Sequence[Group]) -> dict[str, Any]:
     """Mean and standard error of every cell over its seeds; the time that compiling took is a sum."""
-    found = []
-    for group in groups:
-        if group.results:
-            error, density = mean(group.values("mse")), mean(group.values("log_likelihood"))
-            found.append(
-                {
-                    "method": group.method,
-                    "setting": group.cell.setting,
-                    "obs_noise": float(group.cell.dataset),
-                    "seeds": error.seeds,
-                    "mse": error.value,
-                    "mse_se": error.error or 0.0,
-                    "log_likelihood": density.value,
-                    "log_likelihood_se": density.error or 0.0,
-                    "q_learned": mean(group.values("process_noise")).value,
-                    "iterations": mean(group.values("iterations")).value,
-                    "fit_seconds": mean(group.values("fit_seconds")).value,
-                    "compile_seconds": sum(group.values("compile_seconds")),
-                }
-            )
+    found = [
+        {"method": g.method, "setting": g.cell.setting, "obs_noise": float(g.cell.dataset), "seeds": len(g.results)}
+        | with_errors(mse=g.values("mse"), log_likelihood=g.values("log_likelihood"))
+        | {"q_learned": mean(g.values("process_noise")).value}
+        | means(g, "iterations", "fit_seconds")
+        | {"compile_seconds": sum(g.values("compile_seconds"))}
+        for g in groups
+        if g.results
+    ]
     return {"rows": found}
+
+
+_COLUMNS = {
+    "setting": "{setting}", "obs noise": "{obs_noise:g}", "method": "{method}", "MSE": "{mse:.4f} ± {mse_se:.4f}",
+    "log-likelihood": "{log_likelihood:.3f} ± {log_likelihood_se:.3f}", "Q": "{q_learned:.4f}",
+    "steps": "{iterations:.0f}",
+}  # fmt: skip
 
 
 def tables(groups: Sequence[Group]) -> list[Table]:
     """One table, with what is printed below the rows of each level of noise; online, the cost is that of a sample."""
     online = any(group.method in ONLINE for group in groups)
-    per_sample = 1e3 / _length(groups[0].cell)
-    found, lines = rows(groups)["rows"], list[Row]()
-    for setting, level in dict.fromkeys((row["setting"], row["obs_noise"]) for row in found):
-        first = (setting, f"{level:g}")
-        for row in found:
-            if (row["setting"], row["obs_noise"]) == (setting, level):
-                seconds = row["fit_seconds"]
-                lines.append(
-                    line(
-                        *first, row["method"], text(Estimate(row["mse"], row["mse_se"]), 4),
-                        text(Estimate(row["log_likelihood"], row["log_likelihood_se"])), f"{row['q_learned']:.4f}",
-                        f"{row['iterations']:.0f}", f"{seconds * per_sample:.2f}" if online else f"{seconds:.1f}",
-                    )
-                )  # fmt: skip
-        for name, each in PUBLISHED_ONLINE.items() if online and setting == "sd" else ():
-            if level in each:
-                told = text(Estimate(*each[level]), 4)
-                lines.append(line(*first, f"{name}, by RGPSSM's authors", told, "", "", "", "", quoted=True))
-        for name, paper in PAPER.items() if setting == "sd" else ():
-            if level in paper:
-                told, density = text(Estimate(*paper[level][:2]), 4), text(Estimate(*paper[level][2:]))
-                lines.append(line(*first, f"{name}, printed in the paper", told, density, "", "", "", quoted=True))
+    columns = _COLUMNS | ({"ms a sample": "{milliseconds:.2f}"} if online else {"fit s": "{fit_seconds:.1f}"})
+    found = [row | {"milliseconds": 1e3 * row["fit_seconds"] / _length(groups[0].cell)} for row in rows(groups)["rows"]]
+    lines: list[Row] = []
+    for here in dict.fromkeys((row["setting"], row["obs_noise"]) for row in found):
+        lines += formatted(columns, [row for row in found if (row["setting"], row["obs_noise"]) == here])
+        level = here[1]
+        told: dict[str, tuple[float, ...]]
+        told = {f"{name}, printed in the paper": each[level] for name, each in PAPER.items() if level in each}
+        if online:
+            stored = {f"{name}, by RGPSSM's authors": each.get(level, ()) for name, each in PUBLISHED_ONLINE.items()}
+            told = {name: each for name, each in stored.items() if each} | told
+        names = ("setting", "obs_noise", "method", "mse", "mse_se", "log_likelihood", "log_likelihood_se")
+        printed = (dict(zip(names, (*here, name, *each), strict=False)) for name, each in told.items())
+        lines += formatted(columns, printed if here[0] == "sd" else (), quoted=True)
         lines.append(())
-    cost_ = "ms a sample" if online else "fit s"
-    columns = ("setting", "obs noise", "method", "MSE", "log-likelihood", "Q", "steps", cost_)
     note = "The paper's numbers belong to setting sd (process noise 0.0025); variance is 0.05."
-    return [Table("Kink function, mean ± standard error over seeds", columns, tuple(lines), note)]
+    return [Table("Kink function, mean ± standard error over seeds", tuple(columns), tuple(lines), note)]
 
 
 def section(groups: Sequence[Group]) -> Section:

@@ -13,10 +13,12 @@ from typing import Annotated, Any
 import numpy as np
 
 from gpssm.datasets.nascar import PROCESS_NOISE, nascar, nascar_function
-from gpssm.experiments.base import Cell, Figure, Group, Row, Section, Table, Task, choose, number_or_nan, spell
+from gpssm.experiments.base import Cell, Group, Task, choose, number_or_nan, spell
 from gpssm.experiments.drawing import Axes, panels
+from gpssm.experiments.estimates import Estimate, median, verdict
 from gpssm.experiments.online import learn_once
-from gpssm.experiments.tables import Estimate, entry, files, line, median, number, over_seeds, printed, value, verdict
+from gpssm.experiments.pages import Figure, Row, Section, Table
+from gpssm.experiments.tables import entry, files, formatted, line, number, over_seeds, printed, value
 from gpssm.methods import registry
 
 NDArray = np.ndarray
@@ -35,27 +37,22 @@ _STEPS, _PATHS, _GRID = 100, 25, (22, 14)
 
 
 def cells(fast: bool) -> list[Cell]:
-    """Every method."""
     return [Cell(m, "track", "") for m in (("OEnVI", "RGPSSM") if fast else METHODS)]
 
 
 def select(method: Annotated[str, f"{', '.join(METHODS)}, or all."] = "all") -> list[Cell]:
-    """The cells that the command line asks for."""
     return [Cell(m, "track", "") for m in choose("method", method, METHODS)]
 
 
 def configuration(task: Task) -> str:
-    """The method, with the C of its seed."""
     return spell(build(task.method, nascar(1, task.seed).emission))
 
 
 def cost(task: Task) -> float:
-    """Seconds."""
     return 20.0
 
 
 def build(method: str, emission: NDArray) -> Any:
-    """The method as it is compared."""
     return registry.build_online(method, state_dim=2, num_inducing=NUM_INDUCING, emission=emission)
 
 
@@ -132,45 +129,41 @@ def _at(group: Group, name: str, horizon: int) -> list[float]:
 def rows(groups: Sequence[Group]) -> dict[str, Any]:
     """Quartiles over seeds of the forecast, medians of the rest."""
     found = []
-    for group in groups:
-        if group.results:
-            ahead = {
-                name: {str(h): tuple(np.quantile(_at(group, name, h), [0.25, 0.5, 0.75]).tolist()) for h in HORIZONS}
-                for name in ("forecast_rmse", "oracle_rmse")
-            }
-            names = ("filter_rmse", "least_squares_rmse", "coverage90", "milliseconds")
-            medians = {name: median(group.values(name)).value for name in names}
-            found.append({"method": group.method, "seeds": len(group.results)} | ahead | medians)
+    for group in (group for group in groups if group.results):
+        row: dict[str, Any] = {"method": group.method, "seeds": len(group.results)}
+        for name in ("forecast_rmse", "oracle_rmse"):
+            row[name] = {str(h): np.quantile(_at(group, name, h), [0.25, 0.5, 0.75]).tolist() for h in HORIZONS}
+        for name in ("filter_rmse", "least_squares_rmse", "coverage90", "milliseconds"):
+            row[name] = median(group.values(name)).value
+        found.append(row)
     return {"rows": found}
+
+
+_COLUMNS = {
+    "method": "{method}", **{f"RMSE, {h} steps": f"{{at_{h}}}" for h in HORIZONS}, "filter RMSE": "{filter_rmse:.3f}",
+    "in 90% band": "{coverage90:.2f}", "ms a sample": "{milliseconds:.2f}",
+}  # fmt: skip
 
 
 def tables(groups: Sequence[Group]) -> list[Table]:
     """One table, with the oracle, least squares and the paper's rows below ours."""
 
-    def ahead(numbers: dict[str, tuple[float, float, float]]) -> list[str]:
-        return [f"{middle:.2f} ({low:.2f}, {high:.2f})" for low, middle, high in numbers.values()]
+    def ahead(quartiles: dict[str, list[float]]) -> dict[str, str]:
+        return {f"at_{h}": f"{middle:.2f} ({low:.2f}, {high:.2f})" for h, (low, middle, high) in quartiles.items()}
 
     found = rows(groups)["rows"]
-    lines: list[Row] = [
-        line(
-            row["method"], *ahead(row["forecast_rmse"]), f"{row['filter_rmse']:.3f}", f"{row['coverage90']:.2f}",
-            f"{row['milliseconds']:.2f}",
-        )
-        for row in found
-    ]  # fmt: skip
+    lines = formatted(_COLUMNS, (row | ahead(row["forecast_rmse"]) for row in found))
     for row in found[:1]:
-        lines.append(line("oracle: true dynamics, true state", *ahead(row["oracle_rmse"]), "", "", ""))
-        squares = f"{row['least_squares_rmse']:.3f}"
-        lines.append(line("least squares of each sample", "", "", "", squares, "", ""))
-    lines.append(())
-    for method, told in PAPER.items():
-        lines.append(line(f"{method}, printed in the paper", "", "", f"{told:.2f}", "", "", "", quoted=True))
-    columns = ("method", *(f"RMSE, {h} steps" for h in HORIZONS), "filter RMSE", "in 90% band", "ms a sample")
-    return [Table(f"NASCAR: one pass over {LENGTH} samples, median (quartiles) over seeds", columns, tuple(lines))]
+        oracle = {"method": "oracle: true dynamics, true state"} | ahead(row["oracle_rmse"])
+        squares = {"method": "least squares of each sample", "filter_rmse": row["least_squares_rmse"]}
+        lines += [*formatted(_COLUMNS, [oracle, squares]), ()]
+    told = ({"method": f"{m}, printed in the paper", f"at_{HORIZONS[-1]}": f"{e:.2f}"} for m, e in PAPER.items())
+    lines += formatted(_COLUMNS, told, quoted=True)
+    title = f"NASCAR: one pass over {LENGTH} samples, median (quartiles) over seeds"
+    return [Table(title, tuple(_COLUMNS), tuple(lines))]
 
 
 def section(groups: Sequence[Group]) -> Section:
-    """One table and one figure."""
     return Section(
         "NASCAR: one pass, then a forecast",
         (

@@ -14,9 +14,8 @@ so that 1 is the error of a forecast that knows the mean of the test part and no
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -24,26 +23,14 @@ from jaxtyping import Float
 from gpssm import evaluation, metrics
 from gpssm.datasets import SOURCES, Benchmark, Series, benchmark
 from gpssm.experiments import sysid
-from gpssm.experiments.base import (
-    Cell,
-    Entry,
-    Figure,
-    Group,
-    Part,
-    Section,
-    Table,
-    Task,
-    by_dataset,
-    choose,
-    number_or_nan,
-    spell,
-)  # fmt: skip
-from gpssm.experiments.base import Row as Line
+from gpssm.experiments.base import Cell, Group, Task, by_dataset, choose, number_or_nan, spell
 from gpssm.experiments.drawing import Axes, panels
 from gpssm.experiments.drawing import forecast as draw_forecast
+from gpssm.experiments.estimates import mean
 from gpssm.experiments.online import learn_once
+from gpssm.experiments.pages import Entry, Figure, Part, Row, Section, Table
 from gpssm.experiments.published import best_published, published
-from gpssm.experiments.tables import entry, files, line, mean, number, over_seeds, value
+from gpssm.experiments.tables import entry, files, formatted, line, number, over_seeds, value
 from gpssm.methods import registry
 from gpssm.plumbing.compilation import CompileClock
 from gpssm.training.search import AUTO
@@ -80,7 +67,6 @@ _DRAWN = 2  # outputs of one system: further ones would only repeat the picture
 
 
 def cells(fast: bool) -> list[Cell]:
-    """Every data set, every method."""
     datasets, methods = (_FAST_DATASETS, DEFAULT) if fast else (DATASETS, METHODS)
     return [Cell(m, d, "") for d, m in product(datasets, methods)]
 
@@ -92,82 +78,22 @@ def select(
         f"{', '.join(METHODS)}, or all; repeat for several. By default EnVI and two linear ones.",
     ] = None,
 ) -> list[Cell]:
-    """The cells that the command line asks for, in its order."""
     methods = choose("method", method or DEFAULT, METHODS)
     return [Cell(m, d, "") for d, m in product(choose("dataset", dataset or "all", DATASETS), methods)]
 
 
 def configuration(task: Task) -> str:
-    """The method with its defaults."""
     return spell(build(task.method, len(SOURCES[task.dataset].output_names)))
 
 
 def cost(task: Task) -> float:
-    """Seconds."""
     if task.method not in registry.SYSTEMS and task.method not in registry.ONLINE and task.method != "LinearGaussian":
         return 2.0
     return (70.0 if task.method in registry.SYSTEMS else 15.0) * max(1.0, SOURCES[task.dataset].learn.length / 500)
 
 
 def run(task: Task) -> dict[str, Any]:
-    """The score, with the curves of the figure."""
-    return asdict(fit(benchmark(task.dataset), task.method, task.seed))
-
-
-@dataclass(frozen=True)
-class Score:
-    """One fit and its forecast of the test part; the curves have a list for every output."""
-
-    dataset: str
-    method: str
-    seed: int
-    rmse: list[float]
-    """Of every output, in its unit."""
-    nrmse: float
-    coverage90: float
-    crps: float
-    """Relative to the standard deviation of each output."""
-    nlpd: float
-    cpu_seconds: float
-    compile_seconds: float
-    step: int
-    """Of how many samples the curves have one."""
-    mean: list[list[float]]
-    low: list[list[float]]
-    high: list[list[float]]
-    truth: list[list[float]]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A method on a data set, over the seeds that have a result. `rmse` has a number for every output."""
-
-    dataset: str
-    method: str
-    seeds: int
-    failed: int
-    rmse: float | list[float]
-    rmse_sd: float | list[float]
-    nrmse: float
-    coverage90: float
-    crps: float
-    nlpd: float
-    cpu_seconds: float
-    compile_seconds: float
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A method over all data sets."""
-
-    method: str
-    datasets: int
-    """On how many it has a finite error."""
-    relative_to_arx: float | None
-    """Geometric mean of its NRMSE relative to that of ARX, where both have one."""
-    first: int
-    behind_linear: int | None
-    """On how many it is behind the better of ARX and LinearGaussian by more than 5%, or has failed."""
+    return fit(benchmark(task.dataset), task.method, task.seed)
 
 
 def build(method: str, output_dim: int) -> Any:
@@ -175,15 +101,25 @@ def build(method: str, output_dim: int) -> Any:
     return sysid.build(method, max(sysid.STATE_DIM, output_dim + 2) if method in registry.ONLINE else AUTO)
 
 
-def fit(data: Benchmark, method: str, seed: int) -> Score:
-    """Learn from one part of a recording, forecast the other (the first, if there are several) and score it."""
+def fit(data: Benchmark, method: str, seed: int) -> dict[str, Any]:
+    """Learn from one part of a recording, forecast the other (the first, if there are several) and score it.
+
+    The `scores`, the CPU seconds of learning without compilation (`cpu_seconds`) and of compilation, and curves with a
+    list for every output, of which there is one of every `step` samples: the `mean` of the forecast, the quantiles
+    `low` and `high` that hold 90%, and the `truth`.
+    """
     test, run_in = data.test.series, data.test.run_in
     seen, rest = test.rows(slice(None, run_in)), test.rows(slice(run_in, None))
     paths, seconds, compiling = forecast(method, data.train, seen, rest.inputs, len(rest.outputs), seed)
-    step = -(-len(rest.outputs) // _KEPT)
     low, high = np.quantile(paths, [0.05, 0.95], axis=0)
-    curves = (_digits(curve[::step]) for curve in (paths.mean(axis=0), low, high, rest.outputs))
-    return Score(data.name, method, seed, *scores(paths, rest.outputs), seconds, compiling, step, *curves)
+    step = -(-len(rest.outputs) // _KEPT)
+    curves = {"mean": paths.mean(axis=0), "low": low, "high": high, "truth": rest.outputs}
+    return (
+        {"dataset": data.name, "method": method, "seed": seed}
+        | scores(paths, rest.outputs)
+        | {"cpu_seconds": seconds, "compile_seconds": compiling, "step": step}
+        | {name: _digits(curve[::step]) for name, curve in curves.items()}
+    )
 
 
 def forecast(
@@ -213,64 +149,62 @@ def forecast(
     return paths, max(seconds, 0.0), compiling
 
 
-class Scores(NamedTuple):
-    """As in `Score`."""
-
-    rmse: list[float]
-    nrmse: float
-    coverage90: float
-    crps: float
-    nlpd: float
-
-
-def scores(paths: Float[NDArray, "p h dy"], truth: Float[NDArray, "h dy"]) -> Scores:
-    """Of a forecast, with RMSE in the unit of every output and the CRPS relative to its standard deviation."""
+def scores(paths: Float[NDArray, "p h dy"], truth: Float[NDArray, "h dy"]) -> dict[str, Any]:
+    """Of a forecast: `rmse` as a list in the unit of every output, `crps` relative to their standard deviations."""
     spread = truth.std(axis=0)
-    mean = paths.mean(axis=0)
-    rmse = [metrics.rmse(mean[:, j], truth[:, j]) for j in range(truth.shape[1])]
-    return Scores(
-        rmse,
-        float(np.sqrt(np.mean((np.array(rmse) / spread) ** 2))),
-        metrics.coverage(paths, truth, 0.9),
-        metrics.crps(paths / spread, truth / spread),
-        metrics.nlpd(paths, truth),
-    )
+    average = paths.mean(axis=0)
+    rmse = [metrics.rmse(average[:, j], truth[:, j]) for j in range(truth.shape[1])]
+    return {
+        "rmse": rmse,
+        "nrmse": float(np.sqrt(np.mean((np.array(rmse) / spread) ** 2))),
+        "coverage90": metrics.coverage(paths, truth, 0.9),
+        "crps": metrics.crps(paths / spread, truth / spread),
+        "nlpd": metrics.nlpd(paths, truth),
+    }
 
 
-def summarise(dataset: str, method: str, results: Sequence[dict[str, Any]], failed: int = 0) -> Row:
-    """Means over seeds, from what is stored of every `Score`; NaN without results, or where one has diverged."""
+def summarise(dataset: str, method: str, results: Sequence[dict[str, Any]], failed: int = 0) -> dict[str, Any]:
+    """A method on a data set: means over seeds; NaN without results, or where one has diverged.
+
+    `rmse` and `rmse_sd`, the standard deviation over seeds, have a number for every output, if there are several.
+    """
     rmse = np.array([[number_or_nan(error) for error in result["rmse"]] for result in results] or [[np.nan]])
     sd = rmse.std(axis=0, ddof=1) if len(rmse) > 1 else np.zeros_like(rmse[0])
-    names = ("nrmse", "coverage90", "crps", "nlpd", "cpu_seconds", "compile_seconds")
-    means = (mean([number_or_nan(result[name]) for result in results]).value for name in names)
-    return Row(
-        dataset, method, len(results), failed, _one_or_list(rmse.mean(axis=0)), _one_or_list(sd), *means
-    )  # fmt: skip
+    row = {"dataset": dataset, "method": method, "seeds": len(results), "failed": failed}
+    row |= {"rmse": _one_or_list(rmse.mean(axis=0)), "rmse_sd": _one_or_list(sd)}
+    for name in ("nrmse", "coverage90", "crps", "nlpd", "cpu_seconds", "compile_seconds"):
+        row[name] = mean([number_or_nan(result[name]) for result in results]).value
+    return row
 
 
-def summary(rows: Sequence[Row]) -> list[Summary]:
-    """Every method over all data sets, in the order of `rows`. What has failed or diverged is behind all others."""
-    found = {(row.dataset, row.method): row.nrmse if np.isfinite(row.nrmse) else np.inf for row in rows}
+def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every method over all data sets, in the order of `rows`. What has failed or diverged is behind all others.
+
+    On how many `datasets` it has a finite error, the geometric mean of its NRMSE relative to that of ARX where both
+    have one, on how many data sets it is `first`, and on how many behind the better of ARX and LinearGaussian by more
+    than 5%, or failed. None where there is nothing to compare with.
+    """
+    found = {(r["dataset"], r["method"]): r["nrmse"] if np.isfinite(r["nrmse"]) else np.inf for r in rows}
     best, linear = dict[str, float](), dict[str, float]()
     for (dataset, method), error in found.items():
         best[dataset] = min(error, best.get(dataset, np.inf))
         if method in LINEAR:
             linear[dataset] = min(error, linear.get(dataset, np.inf))
     result = []
-    for method in dict.fromkeys(row.method for row in rows):
+    for method in dict.fromkeys(row["method"] for row in rows):
         own = {dataset: error for (dataset, name), error in found.items() if name == method}
         finite = {dataset: error for dataset, error in own.items() if np.isfinite(error)}
         arx = {d: found.get((d, "ARX"), np.inf) for d in finite}
         ratios = [error / arx[d] for d, error in finite.items() if np.isfinite(arx[d])]
         compared = [error > BEHIND * linear[d] or d not in finite for d, error in own.items() if d in linear]
         result.append(
-            Summary(
-                method,
-                len(finite),
-                float(np.exp(np.mean(np.log(ratios)))) if ratios else None,
-                sum(error <= best[d] for d, error in finite.items()),
-                sum(compared) if compared else None,
-            )
+            {
+                "method": method,
+                "datasets": len(finite),
+                "relative_to_arx": float(np.exp(np.mean(np.log(ratios)))) if ratios else None,
+                "first": sum(error <= best[d] for d, error in finite.items()),
+                "behind_linear": sum(compared) if compared else None,
+            }
         )
     return result
 
@@ -284,7 +218,7 @@ def _digits(curve: Float[NDArray, "h dy"]) -> list[list[float]]:
     return [[float(f"{value:.6g}") for value in channel] for channel in curve.T]
 
 
-def _rows(groups: Sequence[Group]) -> list[Row]:
+def _rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """One for every group, over its seeds; nothing of those that were not run."""
     return [
         summarise(group.cell.dataset, group.method, group.results, len(group.failed))
@@ -297,40 +231,36 @@ def rows(groups: Sequence[Group]) -> dict[str, Any]:
     """Every method on every data set, every method over all of them, and what is published."""
     found = _rows(groups)
     return {
-        "rows": [asdict(row) for row in found],
-        "summary": [asdict(each) for each in summary(found)],
+        "rows": found,
+        "summary": summary(found),
         "published": {dataset: [each._asdict() for each in published(dataset)] for dataset in by_dataset(groups)},
     }
 
 
+_COLUMNS = {
+    "data set": "{dataset}", "method": "{method}", "NRMSE": "{nrmse:.4f}", "RMSE": "{error}",
+    "in 90% band": "{coverage90:.2f}", "CRPS / sd": "{crps:.4f}", "NLPD": "{nlpd:.3f}", "CPU s": "{cpu_seconds:.1f}",
+    "seeds": "{over}",
+}  # fmt: skip
+
+
 def tables(groups: Sequence[Group]) -> list[Table]:
     """One with all data sets, what is published below ours, and one over all data sets."""
-    found, lines = _rows(groups), list[Line]()
-    for dataset in by_dataset(groups):
-        for row in found:
-            if row.dataset == dataset:
-                lines.append(
-                    line(
-                        dataset, row.method, f"{row.nrmse:.4f}", _with_spread(row), f"{row.coverage90:.2f}",
-                        f"{row.crps:.4f}", f"{row.nlpd:.3f}", f"{row.cpu_seconds:.1f}",
-                        f"{row.seeds}, {row.failed} failed" if row.failed else str(row.seeds),
-                    )
-                )  # fmt: skip
+    lines: list[Row] = []
+    for dataset, own in by_dataset(groups).items():
+        for row in _rows(own):
+            both = zip(np.atleast_1d(row["rmse"]), np.atleast_1d(row["rmse_sd"]), strict=True)
+            error = "\n".join(f"{value:.4g} ± {deviation:.1g}" for value, deviation in both)  # a line for every output
+            over = f"{row['seeds']}, {row['failed']} failed" if row["failed"] else str(row["seeds"])
+            lines += formatted(_COLUMNS, [row | {"error": error, "over": over}])
         for each in best_published(dataset):
-            name = f"{each.kind}, {each.system}, published" if each.system else f"{each.kind}, published"
-            lines.append(line(dataset, name, "", each.error, *[""] * 5, quoted=True))
+            name = ", ".join(filter(None, (each.kind, each.system, "published")))
+            lines += formatted(_COLUMNS, [{"dataset": dataset, "method": name, "error": each.error}], quoted=True)
         lines.append(())
     title = "Recordings: the test part forecast at once, mean over seeds"
-    columns = ("data set", "method", "NRMSE", "RMSE", "in 90% band", "CRPS / sd", "NLPD", "CPU s", "seeds")
     note = "RMSE in the units of the recording, ± standard deviation over seeds; NLPD in these units, too"
     over_all = _summary(groups)._replace(title=f"Every method over {len(by_dataset(groups))} data set(s)", note="")
-    return [Table(title, columns, tuple(lines), note), over_all]
-
-
-def _with_spread(row: Row) -> str:
-    """A line for every output."""
-    both = zip(np.atleast_1d(row.rmse), np.atleast_1d(row.rmse_sd), strict=True)
-    return "\n".join(f"{error:.4g} ± {deviation:.1g}" for error, deviation in both)
+    return [Table(title, tuple(_COLUMNS), tuple(lines), note), over_all]
 
 
 def section(groups: Sequence[Group]) -> Section:
@@ -399,17 +329,14 @@ def _error_and_band(group: Group | None) -> Entry:
 def _summary(groups: Sequence[Group]) -> Table:
     folders = {group.method: f"{group.folder.rpartition('/')[0]}/" for group in groups}
     lines = []
-    for each in summary(_rows(groups)):
-        relative = "" if each.relative_to_arx is None else f"{each.relative_to_arx:.3f}"
-        behind = "" if each.behind_linear is None else str(each.behind_linear)
-        ours = (str(each.datasets), relative, str(each.first), behind)
-        lines.append((entry(each.method), *(entry(text, folders[each.method]) if text else entry("") for text in ours)))
-    return Table(
-        "Recordings: every method over all data sets",
-        ("method", "data sets", "NRMSE relative to ARX", "first on", "behind the better linear one on"),
-        tuple(lines),
-        "Relative to ARX: the geometric mean. Behind: by more than 5%, or without a forecast at all.",
-    )
+    for method, datasets, relative, first, behind in (each.values() for each in summary(_rows(groups))):
+        shown = (datasets, None if relative is None else f"{relative:.3f}", first, behind)
+        ours = (entry("") if text is None else entry(str(text), folders[method]) for text in shown)
+        lines.append((entry(method), *ours))
+    title = "Recordings: every method over all data sets"
+    columns = ("method", "data sets", "NRMSE relative to ARX", "first on", "behind the better linear one on")
+    note = "Relative to ARX: the geometric mean. Behind: by more than 5%, or without a forecast at all."
+    return Table(title, columns, tuple(lines), note)
 
 
 def _table(dataset: str, groups: list[Group]) -> Table:
@@ -437,7 +364,7 @@ def _rmse(group: Group) -> Entry:
     if not group.results:
         return shown
     (row,) = _rows([group])
-    return entry(", ".join(f"{error:.4g}" for error in np.atleast_1d(row.rmse)), shown[0].link)
+    return entry(", ".join(f"{error:.4g}" for error in np.atleast_1d(row["rmse"])), shown[0].link)
 
 
 def _figure(dataset: str, groups: list[Group]) -> tuple[Figure, ...]:

@@ -10,7 +10,6 @@ in blocks, between which it goes on learning. Its state is the output and its pa
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Annotated, Any
 
@@ -19,23 +18,12 @@ import numpy as np
 from gpssm import evaluation
 from gpssm.datasets import Series, load
 from gpssm.errors import InvalidInput
-from gpssm.experiments.base import Cell, Figure, Group, Row, Section, Table, Task, by_dataset, choose, spell
+from gpssm.experiments.base import Cell, Group, Task, by_dataset, choose, spell
 from gpssm.experiments.drawing import Axes, forecast, panels
+from gpssm.experiments.estimates import Estimate, mean, means, spread, text, verdict
 from gpssm.experiments.online import learn_once
-from gpssm.experiments.tables import (
-    Estimate,
-    as_printed,
-    entry,
-    files,
-    line,
-    mean,
-    number,
-    printed,
-    spread,
-    text,
-    value,
-    verdict,
-)  # fmt: skip
+from gpssm.experiments.pages import Figure, Row, Section, Table
+from gpssm.experiments.tables import as_printed, entry, files, formatted, line, number, printed, value
 from gpssm.methods import registry
 from gpssm.online.stream import Stream
 
@@ -69,7 +57,6 @@ _PAPER_SEEDS = 5
 
 
 def cells(fast: bool) -> list[Cell]:
-    """Every data set, every method."""
     if fast:
         return [_cell(m, d) for d, m in product(_FAST_DATASETS, _FAST_METHODS)]
     return [_cell(m, d) for d, m in product(DATASETS, (*METHODS, *ONLINE))]
@@ -81,7 +68,6 @@ def select(
     online: Annotated[bool, f"The methods that see every sample once: {', '.join(ONLINE)}."] = False,
     missing: Annotated[float, "Share of training outputs to delete at random."] = 0.0,
 ) -> list[Cell]:
-    """The cells that the command line asks for."""
     if not 0 <= missing < 1:
         raise InvalidInput(f"missing: expected a share in [0, 1), got {missing!r}.")
     methods = choose("method", method, ONLINE if online else METHODS)
@@ -93,36 +79,11 @@ def _cell(method: str, dataset: str, missing: float | None = None) -> Cell:
 
 
 def configuration(task: Task) -> str:
-    """The method with its defaults."""
     return spell(build(task.method))
 
 
 def cost(task: Task) -> float:
-    """Seconds."""
     return 70.0 if task.method in registry.SYSTEMS else 15.0
-
-
-@dataclass(frozen=True)
-class Score:
-    """One fit and its forecasts. `nlpd`, `crps` and `coverage90` are those of the free run."""
-
-    dataset: str
-    method: str
-    seed: int
-    missing: float
-    free_run_rmse: float
-    blocks50_rmse: float
-    nlpd: float
-    crps: float
-    coverage90: float
-    blocks50_coverage90: float
-    widening: float
-    """Standard deviation of the forecast over the last fifth of the free run, relative to its first step."""
-    fit_seconds: float
-    compile_seconds: float
-    mean: list[float]
-    low: list[float]
-    high: list[float]
 
 
 def build(method: str, state_dim: int = STATE_DIM) -> Any:
@@ -135,15 +96,19 @@ def build(method: str, state_dim: int = STATE_DIM) -> Any:
 
 
 def run(task: Task) -> dict[str, Any]:
-    """The score, with the curves of the figure."""
     data = load(task.dataset)
-    score = asdict(fit(task.dataset, data, task.method, task.seed, task.varied or 0.0))
+    score = fit(task.dataset, data, task.method, task.seed, task.varied or 0.0)
     curves = {name: np.round(score[name], 6).tolist() for name in ("mean", "low", "high")}
     return score | curves | {"truth": np.round(data.split(0.5)[1].outputs[:, 0], 6).tolist()}
 
 
-def fit(dataset: str, data: Series, method: str, seed: int, missing: float = 0.0) -> Score:
-    """Learn from the first half of `data`, with a share of its outputs deleted at random, and score the second."""
+def fit(dataset: str, data: Series, method: str, seed: int, missing: float = 0.0) -> dict[str, Any]:
+    """Learn from the first half of `data`, with a share of its outputs deleted at random, and score the second.
+
+    `nlpd`, `crps` and `coverage90` are those of the free run, and so are the curves of its first output: `mean`, and
+    the quantiles `low` and `high` that hold 90%. `widening` is the standard deviation of the forecast over the last
+    fifth of the free run, relative to its first step.
+    """
     train, test = data.split(0.5)
     outputs = _delete(train.outputs, missing, seed)
     if method in ONLINE:
@@ -161,25 +126,25 @@ def fit(dataset: str, data: Series, method: str, seed: int, missing: float = 0.0
         blocks = evaluation.blocks(fitted, test.outputs, test.inputs, length=BLOCK, seed=seed)
     found, in_blocks = evaluation.score(free, test.outputs), evaluation.score(blocks, test.outputs)
     low, high = np.quantile(free[:, :, 0], [0.05, 0.95], axis=0)
-    spread = free[:, :, 0].std(axis=0)
-    return Score(
-        dataset=dataset,
-        method=method,
-        seed=seed,
-        missing=missing,
-        free_run_rmse=found.rmse,
-        blocks50_rmse=in_blocks.rmse,
-        nlpd=found.nlpd,
-        crps=found.crps,
-        coverage90=found.coverage90,
-        blocks50_coverage90=in_blocks.coverage90,
-        widening=float(spread[-len(spread) // 5 :].mean() / spread[0]),
-        fit_seconds=seconds,
-        compile_seconds=compile_seconds,
-        mean=free[:, :, 0].mean(axis=0).tolist(),
-        low=low.tolist(),
-        high=high.tolist(),
-    )
+    deviation = free[:, :, 0].std(axis=0)
+    return {
+        "dataset": dataset,
+        "method": method,
+        "seed": seed,
+        "missing": missing,
+        "free_run_rmse": found.rmse,
+        "blocks50_rmse": in_blocks.rmse,
+        "nlpd": found.nlpd,
+        "crps": found.crps,
+        "coverage90": found.coverage90,
+        "blocks50_coverage90": in_blocks.coverage90,
+        "widening": float(deviation[-len(deviation) // 5 :].mean() / deviation[0]),
+        "fit_seconds": seconds,
+        "compile_seconds": compile_seconds,
+        "mean": free[:, :, 0].mean(axis=0).tolist(),
+        "low": low.tolist(),
+        "high": high.tolist(),
+    }
 
 
 def _blocks_live(stream: Stream, test: Series, seed: int) -> NDArray:
@@ -202,46 +167,38 @@ def _delete(outputs: NDArray, share: float, seed: int) -> NDArray:
 
 def rows(groups: Sequence[Group]) -> dict[str, Any]:
     """Means over seeds, and the standard deviation of the free run's RMSE."""
-    names = ("blocks50_rmse", "nlpd", "crps", "coverage90", "fit_seconds")
     found = [
-        {
-            "dataset": group.cell.dataset,
-            "method": group.method,
-            "seeds": len(group.results),
-            "free_run_rmse": mean(group.values("free_run_rmse")).value,
-            "free_run_rmse_sd": spread(group.values("free_run_rmse")),
-        }
-        | {name: mean(group.values(name)).value for name in names}
+        {"dataset": group.cell.dataset, "method": group.method, "seeds": len(group.results)}
+        | means(group, "free_run_rmse")
+        | {"free_run_rmse_sd": spread(group.values("free_run_rmse"))}
+        | means(group, "blocks50_rmse", "nlpd", "crps", "coverage90", "fit_seconds")
         for group in groups
         if group.results
     ]
     return {"rows": found}
 
 
+_COLUMNS = {
+    "method": "{method}", "free run RMSE": "{free_run_rmse:.4f} ± {free_run_rmse_sd:.4f}",
+    "blocks50 RMSE": "{blocks50_rmse:.4f}", "NLPD": "{nlpd:.3f}", "CRPS": "{crps:.4f}",
+    "in 90% band": "{coverage90:.2f}", "fit s": "{fit_seconds:.1f}",
+}  # fmt: skip
+
+
 def tables(groups: Sequence[Group]) -> list[Table]:
     """One for every data set, with the paper's rows below ours."""
-    online = any(group.method in ONLINE for group in groups)
-    found, shown = rows(groups)["rows"], []
-    for dataset in by_dataset(groups):
-        lines: list[Row] = [
-            line(
-                row["method"], text(Estimate(row["free_run_rmse"], row["free_run_rmse_sd"]), 4),
-                f"{row['blocks50_rmse']:.4f}", f"{row['nlpd']:.3f}", f"{row['crps']:.4f}", f"{row['coverage90']:.2f}",
-                f"{row['fit_seconds']:.1f}",
-            )
-            for row in found
-            if row["dataset"] == dataset
-        ]  # fmt: skip
-        lines.append(())
-        place, rest = DATASETS.index(dataset), [""] * 5
-        for method, numbers in PUBLISHED_ONLINE.items() if online else ():
-            lines.append(line(f"{method}, published", f"{numbers[place]:.3f}", *rest, quoted=True))
+    shown, rest = [], [""] * (len(_COLUMNS) - 2)
+    for dataset, own in by_dataset(groups).items():
+        lines: list[Row] = [*formatted(_COLUMNS, rows(own)["rows"]), ()]
+        place = DATASETS.index(dataset)
+        if any(group.method in ONLINE for group in own):
+            for method, numbers in PUBLISHED_ONLINE.items():
+                lines.append(line(f"{method}, published", f"{numbers[place]:.3f}", *rest, quoted=True))
         for method, told in PAPER.items():
             lines.append(line(f"{method}, printed in the paper", text(Estimate(*told[place])), *rest, quoted=True))
         title = f"{dataset}: second half forecast from the first, mean over seeds"
-        columns = ("method", "free run RMSE", "blocks50 RMSE", "NLPD", "CRPS", "in 90% band", "fit s")
         note = "± standard deviation over seeds; NLPD, CRPS and the band are those of the free run"
-        shown.append(Table(title, columns, tuple(lines), note))
+        shown.append(Table(title, tuple(_COLUMNS), tuple(lines), note))
     return shown
 
 

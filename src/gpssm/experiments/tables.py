@@ -1,55 +1,11 @@
-"""Numbers over seeds, beside those that are printed, as entries of tables that lead to the files they come from."""
+"""Tables: numbers as entries that lead to the files they come from, beside those that are printed."""
 
-import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-import numpy as np
-
-from gpssm.experiments.base import Entry, Group, Part, Row, Table
-
-
-class Estimate(NamedTuple):
-    """A number over so many seeds, and its standard error, where there is one."""
-
-    value: float
-    error: float | None = None
-    seeds: int = 0
-
-
-def mean(values: Sequence[float]) -> Estimate:
-    """Of numbers, one per seed."""
-    if not values:
-        return Estimate(math.nan)
-    error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
-    return Estimate(float(np.mean(values)), error, len(values))
-
-
-def median(values: Sequence[float]) -> Estimate:
-    """Its standard error as for normal numbers with the same quartiles: a few runaways do not count."""
-    if not values:
-        return Estimate(math.nan)
-    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
-    error = float(1.2533 * (high - low) / 1.349 / np.sqrt(len(values))) if len(values) > 1 else None
-    return Estimate(float(middle), error, len(values))
-
-
-def spread(values: Sequence[float]) -> float:
-    """Standard deviation over seeds; zero for one seed."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-
-
-def verdict(ours: Estimate, printed: Estimate | None, higher: bool = False) -> str:
-    """Ahead of what is printed, equal within two standard errors of the difference, or behind."""
-    if printed is None or not ours.seeds:
-        return ""
-    alone = ", one seed" if ours.seeds == 1 else ""
-    if not math.isfinite(ours.value):
-        return f"behind{alone}"
-    gain = (ours.value - printed.value) * (1 if higher else -1)
-    if abs(gain) <= 2 * math.hypot(ours.error or 0.0, printed.error or 0.0):
-        return f"equal{alone}"
-    return ("ahead" if gain > 0 else "behind") + alone
+from gpssm.experiments.base import Group
+from gpssm.experiments.estimates import Estimate, mean, text
+from gpssm.experiments.pages import Entry, Part, Row, Table
 
 
 def entry(text: str, link: str = "") -> Entry:
@@ -60,6 +16,21 @@ def entry(text: str, link: str = "") -> Entry:
 def line(*texts: str, quoted: bool = False) -> Row:
     """A row of texts that lead nowhere; `quoted` from somebody else."""
     return tuple((Part(text, "", quoted),) for text in texts)
+
+
+def formatted(columns: dict[str, str], rows: Iterable[dict[str, Any]], quoted: bool = False) -> list[Row]:
+    """Rows of numbers as text: `columns` has a format for every heading, in terms of the names in a row.
+
+    Empty where a row has no such number.
+    """
+
+    def shown(form: str, row: dict[str, Any]) -> str:
+        try:
+            return form.format(**row)
+        except KeyError:
+            return ""
+
+    return [line(*(shown(form, row) for form in columns.values()), quoted=quoted) for row in rows]
 
 
 def number(group: Group, estimate: Estimate, digits: int = 3) -> Entry:
@@ -74,14 +45,6 @@ def value(
 ) -> Entry:
     """The mean (or another `middle`) of a number over seeds, without its error, in other units if `scale` is given."""
     return number(group, middle([scale * v for v in group.values(name)])._replace(error=None), digits)
-
-
-def text(estimate: Estimate, digits: int = 3) -> str:
-    """A number, with its error if it has one."""
-    if not math.isfinite(estimate.value):
-        return "diverged"
-    around = "" if estimate.error is None else f" ± {estimate.error:.{digits}f}"
-    return f"{estimate.value:.{digits}f}{around}"
 
 
 def printed(estimate: Estimate | None, digits: int = 3) -> Entry:

@@ -16,7 +16,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gpssm.errors import InvalidInput
-from gpssm.experiments.base import Experiment, Section, Table
+from gpssm.experiments.base import Experiment
+from gpssm.experiments.pages import Section, Table
 from gpssm.experiments.tables import entry, line
 from gpssm.plumbing.atomic import write_atomically
 from gpssm.reproduction.plan import Job, experiment, group

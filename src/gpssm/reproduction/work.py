@@ -6,9 +6,9 @@ import socket
 import time
 import traceback
 import warnings
-from pathlib import Path
 from typing import Any
 
+from gpssm.parallel.runtime import cpuinfo
 from gpssm.reproduction.plan import Job, experiment, versions
 
 
@@ -46,18 +46,11 @@ def record(
 
 
 def machine() -> dict[str, Any]:
-    """Where this is."""
+    """Where this is, and the name that its processor gives itself."""
+    names = [line.partition(":")[2].strip() for line in cpuinfo("model name")]
     return {
         "host": socket.gethostname(),
         "system": platform.platform(),
-        "processor": processor(),
+        "processor": names[0] if names else platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
     }
-
-
-def processor() -> str:
-    """The name that the processor gives itself."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
