@@ -7,11 +7,11 @@ import math
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -86,61 +86,34 @@ def table_console(width: int) -> Console:
     return console if console.is_terminal else Console(width=width)
 
 
-class Shown(Protocol):
-    """What tells on standard error what is going on."""
-
-    def update(self, text: str) -> None:
-        """What it is from now on."""
-
-
-class _Nobody:
-    def update(self, text: str) -> None:
-        pass
-
-
-@contextmanager
-def showing(text: str, quiet: bool) -> Iterator[Shown]:
-    """Tell what is going on: on a terminal all the time, elsewhere by a line now and then; not if `quiet`."""
-    if quiet:
-        yield _Nobody()
-    elif sys.stderr.isatty():
-        with Console(stderr=True).status(text) as status:
-            yield cast(Shown, status)
-    else:
-        with Lines(text) as lines:
-            yield lines
-
-
 @contextmanager
 def working(text: str, quiet: bool) -> Iterator[None]:
-    """Show that something is going on. Numbers that overflow are told when they are printed, not where they arise."""
-    with np.errstate(over="ignore", invalid="ignore"), showing(text, quiet):
+    """Say what is going on: on a terminal all the time, elsewhere by a line now and then; not if `quiet`.
+
+    Numbers that overflow are told when they are printed, not where they arise.
+    """
+    shown = Console(stderr=True).status(text) if sys.stderr.isatty() else Lines(text)
+    with np.errstate(over="ignore", invalid="ignore"), nullcontext() if quiet else shown:
         yield
 
 
 @contextmanager
-def whole_fits() -> Iterator[Callable[[], None]]:
-    """Ctrl-C ends the command: here the best model so far of a fit that was cut short is no result.
-
-    Call what is given between two parts of the work: what is raised elsewhere may be lost (`Interruption`).
-    """
+def whole_fits() -> Iterator[None]:
+    """Ctrl-C ends the command: here the best model so far of a fit that was cut short is no result."""
     asked = False
-
-    def check() -> None:
-        if asked:
-            raise KeyboardInterrupt
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal asked
         asked = True
-        check()
+        raise KeyboardInterrupt
 
     with ExitStack() as stack:
         if threading.current_thread() is threading.main_thread():
             # Any handler but the default one is left alone by a fit.
             stack.callback(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, interrupt))
-        yield check
-        check()
+        yield
+        if asked:  # what was raised may have been lost (`Interruption`)
+            raise KeyboardInterrupt
 
 
 def _in_json(value: Any) -> Any:
