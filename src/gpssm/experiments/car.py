@@ -22,7 +22,7 @@ from gpssm.datasets.car import INITIAL_STATE, OBS_NOISE, PROCESS_NOISE, TRANSITI
 from gpssm.experiments.base import Cell, Group, Task, choose, spell
 from gpssm.experiments.drawing import BAND, Axes, band, panels
 from gpssm.experiments.estimates import Estimate, mean, means, median, spread, verdict
-from gpssm.experiments.pages import Figure, Section, Table
+from gpssm.experiments.pages import Figure, Row, Section, Table
 from gpssm.experiments.tables import entry, files, line, number, over_seeds, value
 from gpssm.filters import kalman
 from gpssm.gp.kernels import RBF
@@ -189,10 +189,11 @@ def tables(groups: Sequence[Group]) -> list[Table]:
     shown = []
     for emission, own in _by_emission(groups).items():
         middle, key = ("mean", "rmse") if emission == "identity" else ("median", "rmse_median")
-        lines = [line(row["method"], *(f"{number:.4f}" for number in row[key].values())) for row in rows(own)["rows"]]
+        ours = ((row["method"], row[key].values()) for row in rows(own)["rows"])
+        lines: list[Row] = [*(line(method, *(f"{each:.4f}" for each in numbers)) for method, numbers in ours), ()]
         for method, told in PAPER[cast(Emission, emission)].items():
-            numbers = ("/" if number is None else f"{number:.4f}" for number in told)
-            lines.append(line(f"{method}, printed in the paper", *numbers, quoted=True))
+            printed = ("/" if each is None else f"{each:.4f}" for each in told)
+            lines.append(line(f"{method}, printed in the paper", *printed, quoted=True))
         title = f"Car, C {emission}: RMSE of the filtered state, {middle} over seeds"
         shown.append(Table(title, ("method", *NAMES), tuple(lines)))
     return shown
