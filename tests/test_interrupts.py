@@ -142,8 +142,7 @@ def test_who_listened_before_hears_it_too_and_has_its_place_back() -> None:
 
 def test_only_whole_fits_are_results_of_an_experiment() -> None:
     """There, the first interrupt ends the command: what was learned so far would pass for a result."""
-    nobody = output._Nobody()
-    with pytest.raises(KeyboardInterrupt), output.fitting(nobody, "a fit"), Interruption() as asked:
+    with pytest.raises(KeyboardInterrupt), output.whole_fits(), Interruption() as asked:
         asked.something_to_keep = True
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -164,14 +163,6 @@ def test_an_interrupt_that_was_lost_is_noticed_all_the_same() -> None:
         assert asked.requested  # so that training stops after its first chunk
         with pytest.raises(KeyboardInterrupt):
             monitor.searching()(2, 7)
-    seen: list[Progress] = []
-    with pytest.raises(KeyboardInterrupt), output.fitting(output._Nobody(), "a fit") as watch:
-        watch(told(25))
-        lost()
-        seen.append(told(50))
-        watch(seen[-1])
-        seen.append(told(75))
-    assert [p.step for p in seen] == [50]
     with pytest.raises(KeyboardInterrupt), output.whole_fits():
         lost()
 

@@ -7,8 +7,10 @@ from typing import Annotated, NoReturn
 import typer
 
 from gpssm import __version__
+from gpssm.cli.options import AsJson, Quiet
+from gpssm.cli.reproduce import app as reproduce
 from gpssm.errors import InvalidInput
-from gpssm.methods.registry import METHODS, ONLINE, SYSTEMS
+from gpssm.methods.registry import METHODS
 from gpssm.parallel import runtime
 from gpssm.plumbing.interruption import INTERRUPTED, listening
 
@@ -18,13 +20,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Learn nonlinear dynamical systems from noisy time series, with honest uncertainty.",
 )
-reproduce = typer.Typer(
-    no_args_is_help=True, help="Run an experiment of the paper and set it beside the paper's numbers."
-)
 app.add_typer(reproduce, name="reproduce")
 
 
-EXTRAS = {"matplotlib": "plot", "pooch": "data", "redis": "live", "distributed": "dask", "rich": "cli"}
+EXTRAS = {"matplotlib": "plot", "pooch": "data", "redis": "live", "distributed": "dask", "rich": "cli", "jinja2": "cli"}
 """Packages that a command may need, and the extra that brings them."""
 
 
@@ -70,17 +69,6 @@ def _options(
     ] = False,
 ) -> None:
     runtime.prepare()
-
-
-OutDir = Annotated[Path | None, typer.Option("--out", help="Directory for results and figures.", file_okay=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not tell on standard error how it is going.")]
-Online = Annotated[bool, typer.Option("--online", help=f"The methods that see every sample once: {', '.join(ONLINE)}.")]
-
-Processes = Annotated[
-    int | None, typer.Option(min=1, help="How many fits at once on this machine; one per core by default.")
-]
-RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try failed fits again.")]
 
 
 @app.command()
@@ -294,198 +282,6 @@ def datasets(json_: AsJson = False) -> None:
     from gpssm.cli.datasets import run
 
     run(json_)
-
-
-@reproduce.command()
-def kink(
-    setting: Annotated[
-        str, typer.Option(help="Process noise 0.05 as a 'variance' (text) or as 'sd' (code); or 'all'.")
-    ] = "all",
-    obs_noise: Annotated[
-        list[float] | None, typer.Option(help="Observation noise variance; repeat for several.")
-    ] = None,
-    method: Annotated[str, typer.Option(help=f"{', '.join(SYSTEMS)}, EnVI (paper), or all.")] = "all",
-    online: Online = False,
-    length: Annotated[int, typer.Option(min=50, help="Number of samples.")] = 600,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 5,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-    out: OutDir = None,
-) -> None:
-    """Table I: the kink function, beside the paper's rows."""
-    from gpssm.cli.kink import run
-
-    run(setting, obs_noise, method, online, length, seeds, json_, quiet, out)
-
-
-@reproduce.command()
-def convergence(
-    setting: Annotated[str, typer.Option(help="Process noise 0.05 as a 'variance' or as 'sd'; or 'all'.")] = "sd",
-    method: Annotated[str, typer.Option(help="EnVI, vGPSSM, VCDT, VCDT (amortised), or all.")] = "all",
-    steps: Annotated[int, typer.Option(min=25, help="Iterations of every fit.")] = 1000,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 3,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-    out: OutDir = None,
-) -> None:
-    """The convergence figure: error of f on the kink function against iterations and against seconds."""
-    from gpssm.cli.convergence import run
-
-    run(setting, method, steps, seeds, json_, quiet, out)
-
-
-@reproduce.command()
-def filters(
-    system: Annotated[str, typer.Option(help="kink, lorenz96, or all.")] = "all",
-    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 5,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-    out: OutDir = None,
-) -> None:
-    """Ensemble, particle and extended filter on kink and on Lorenz-96, beside published errors."""
-    from gpssm.cli.filters import run
-
-    run(system, seeds, json_, quiet, out)
-
-
-@reproduce.command()
-def car(
-    emission: Annotated[str, typer.Option(help="C: 'identity', 'random' or 'all'.")] = "all",
-    method: Annotated[
-        str, typer.Option(help="KF, EnVI, OEnVI (either also as 'EnVI, R known'), baseline, or all.")
-    ] = "all",
-    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 10,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-    out: OutDir = None,
-) -> None:
-    """The supplement's two tables: filtering a car whose dynamics are learned on the way."""
-    from gpssm.cli.car import run
-
-    run(emission, method, seeds, json_, quiet, out)
-
-
-@reproduce.command()
-def nascar(
-    method: Annotated[str, typer.Option(help=f"{', '.join(ONLINE)}, or all.")] = "all",
-    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 20,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-    out: OutDir = None,
-) -> None:
-    """The NASCAR track: learn its dynamics in one pass, then forecast, beside an oracle."""
-    from gpssm.cli.nascar import run
-
-    run(method, seeds, json_, quiet, out)
-
-
-@reproduce.command()
-def sysid(
-    dataset: Annotated[str, typer.Option(help="actuator, ballbeam, drive, dryer, gas_furnace, or all.")] = "all",
-    method: Annotated[str, typer.Option(help=f"{', '.join(METHODS)}, or all.")] = "all",
-    online: Online = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 5,
-    missing: Annotated[float, typer.Option(help="Share of training outputs to delete at random.")] = 0.0,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-    out: Annotated[
-        Path, typer.Option("--out", help="Directory for results and figures; fits found there are not repeated.")
-    ] = Path("results/sysid"),
-) -> None:
-    """Table II: five recorded systems, beside the paper's rows."""
-    from gpssm.cli.sysid import run
-
-    run(dataset, method, online, seeds, missing, json_, quiet, out)
-
-
-@reproduce.command()
-def recordings(
-    dataset: Annotated[
-        list[str] | None, typer.Option(help="A short recording that `gpssm datasets` lists; repeat for several.")
-    ] = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=f"{', '.join((*METHODS, *ONLINE))}, or all; repeat for several. By default EnVI and two linear ones."
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 3,
-    processes: Processes = None,
-    retry_failed: RetryFailed = False,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-    out: Annotated[
-        Path, typer.Option("--out", help="Directory for results and report; fits found there are not repeated.")
-    ] = Path("results/recordings"),
-) -> None:
-    """Sixteen recordings of fifteen systems, beside what is published for them."""
-    from gpssm.cli.recordings import run
-
-    run(dataset, method, seeds, processes, retry_failed, json_, quiet, out)
-
-
-Directory = Annotated[Path, typer.Argument(help="Where `gpssm reproduce all` works.", show_default=False)]
-
-
-@reproduce.command("all")
-def all_(
-    out: Annotated[
-        Path, typer.Option("--out", help="Directory for results and report; fits found there are not repeated.")
-    ] = Path("results/paper"),
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Number of repetitions; by default 3 to 20, as each table needs.")
-    ] = None,
-    only: Annotated[
-        str | None, typer.Option(metavar="PARTS", help="Parts like kink or sysid:EnVI, with commas between them.")
-    ] = None,
-    fast: Annotated[
-        bool, typer.Option("--fast", help="One seed, fewer methods and data: a quarter of an hour on two cores.")
-    ] = False,
-    processes: Processes = None,
-    dask: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Run on the Dask cluster of this scheduler instead.")
-    ] = None,
-    retry_failed: RetryFailed = False,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """Every table and figure of the paper, with every method, and a report. Stop it and start it as you like.
-
-    `gpssm reproduce status` tells from another terminal how far it is.
-    """
-    from gpssm.cli.reproduce import run
-
-    run(out, seeds, only, fast, processes, dask, retry_failed, json_, quiet)
-
-
-@reproduce.command()
-def status(directory: Directory, json_: AsJson = False) -> None:
-    """How many fits of `gpssm reproduce all` are done, running and failed, and the time left."""
-    from gpssm.cli.reproduce import status
-
-    status(directory, json_)
-
-
-@reproduce.command()
-def report(directory: Directory, json_: AsJson = False) -> None:
-    """Write the report of `gpssm reproduce all` anew, from the results that there are."""
-    from gpssm.cli.reproduce import report
-
-    report(directory, json_)
-
-
-@reproduce.command()
-def readme(
-    directory: Directory,
-    write: Annotated[Path, typer.Option(help="File with the two markers.", exists=True, dir_okay=False)],
-) -> None:
-    """Put the brief tables of a report between two lines of a file.
-
-    The lines are `<!-- results: begin -->` and `<!-- results: end -->`.
-    """
-    from gpssm.cli.reproduce import readme
-
-    readme(directory, write)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from gpssm.cli.files import check_target, load_saved, split
 from gpssm.cli.output import say
 from gpssm.errors import InvalidInput
 from gpssm.live.address import VARIABLE, Address
-from gpssm.live.checkpoint import Checkpoint, remove_leftovers
+from gpssm.live.checkpoint import Checkpoint
 from gpssm.live.learner import Learner, StoppedLearning
 from gpssm.live.locks import locked
 from gpssm.live.records import LONGEST, Lines, Names
@@ -25,6 +25,7 @@ from gpssm.live.signals import Stop
 from gpssm.methods import registry
 from gpssm.online.base import OnlineMethod
 from gpssm.online.stream import Stream
+from gpssm.plumbing.atomic import remove_leftovers
 from gpssm.plumbing.interruption import INTERRUPTED
 from gpssm.posteriors.posterior import Posterior
 
