@@ -10,7 +10,7 @@ from gpssm import metrics, plots
 from gpssm.filters import ensemble
 from gpssm.methods.envi import EnVI
 from gpssm.posteriors.history import History
-from gpssm.posteriors.posterior import FilterSettings, Forecast, Posterior, States
+from gpssm.posteriors.posterior import Forecast, Posterior, States
 from gpssm.training.initialisation import begin
 
 mpl.use("Agg")
@@ -20,7 +20,7 @@ import matplotlib.pyplot as plt
 def untrained(state_dim: int = 1) -> Posterior:
     y = 10.0 + 2.0 * np.random.default_rng(0).standard_normal((40, 1))
     begun = begin(EnVI(state_dim, 5), [y], [y[:, :0]])
-    settings = FilterSettings(10, ensemble.Options())
+    settings = ensemble.FilterSettings(10, ensemble.Options())
     return Posterior(begun.model, begun.scaling, settings, (), History(), "EnVI", np.zeros((10, state_dim)))
 
 

@@ -35,7 +35,7 @@ from gpssm.methods.envi import EnVI
 from gpssm.methods.last_value import LastValue
 from gpssm.plumbing.serialization import write_atomically
 from gpssm.posteriors.history import History
-from gpssm.posteriors.posterior import FilterSettings, Posterior
+from gpssm.posteriors.posterior import Posterior
 from gpssm.training.initialisation import begin as begin_envi
 
 COMMAND = [sys.executable, str(Path(__file__).with_name("local_level.py")), "stream"]
@@ -477,7 +477,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     y, u = rng.standard_normal((2, 40))
     begun = begin_envi(EnVI(1, 5), [y[:, None]], [u[:, None]])  # untrained: nothing has to be compiled
     recording = Series(y[:, None], u[:, None], None, ("level",), ("valve",))
-    settings = FilterSettings(10, ensemble.Options())
+    settings = ensemble.FilterSettings(10, ensemble.Options())
     members = np.zeros((10, 1))
     Posterior(begun.model, begun.scaling, settings, (), History(), "EnVI", members, recording).save(
         place / "envi.gpssm"

@@ -15,7 +15,7 @@ from gpssm.numerics.parameters import parameters
 from gpssm.plumbing.compilation import CompileClock
 from gpssm.plumbing.validation import training_data
 from gpssm.posteriors.history import History
-from gpssm.posteriors.posterior import FilterSettings, Posterior
+from gpssm.posteriors.posterior import Posterior
 from gpssm.training import initialisation
 
 T = 30
@@ -325,7 +325,7 @@ def untrained(emission=None, num_members=8):
     return Posterior(
         model=begun.model,
         scaling=begun.scaling,
-        settings=FilterSettings(num_members, ensemble.Options()),
+        settings=ensemble.FilterSettings(num_members, ensemble.Options()),
         fixed=("emission.weight",),
         history=History(step=[25], elbo=[-3.5], terms={"likelihood": [-1.0]}),
         method="EnVI",

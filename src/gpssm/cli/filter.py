@@ -1,12 +1,11 @@
 """`gpssm filter`: the hidden states of a recording."""
 
 from pathlib import Path
-from typing import cast
 
 from gpssm.cli.files import check_target, load_model, read_recording
 from gpssm.cli.output import print_columns, print_line, working
 from gpssm.errors import InvalidInput
-from gpssm.posteriors.posterior import Filter, Posterior
+from gpssm.posteriors.posterior import Posterior
 
 
 def run(
@@ -30,7 +29,7 @@ def run(
     recording = read_recording(data, fitted, outputs, inputs)
     with working("smoothing" if smooth else "filtering", quiet):
         if isinstance(fitted, Posterior) and filter_ is not None:
-            states = fitted.filter(recording.outputs, recording.inputs, filter=cast(Filter, filter_))
+            states = fitted.filter(recording.outputs, recording.inputs, filter=filter_)
         else:
             states = (fitted.smooth if smooth else fitted.filter)(recording.outputs, recording.inputs)
     columns = {

@@ -25,25 +25,26 @@ from gpssm import metrics
 from gpssm.datasets import kink, lorenz96, lorenz96_function
 from gpssm.datasets.lorenz96 import DIM, OBS_NOISE, STEP
 from gpssm.experiments.kink import LENGTH, PROCESS_NOISE, learn
-from gpssm.filters import ensemble, extended, kalman, particle
+from gpssm.filters import FILTERS, ensemble, extended, kalman, particle
+from gpssm.filters.ensemble import FilterSettings
 from gpssm.models.emission import LinearEmission
-from gpssm.models.gpssm import GPSSM, DiagonalNoise, InitialState
+from gpssm.models.gpssm import GPSSM, InitialState
+from gpssm.models.noise import DiagonalNoise, Noise
 from gpssm.models.scaling import Scaling
 from gpssm.plumbing.precision import double_precision
 from gpssm.posteriors.history import History
-from gpssm.posteriors.posterior import NUM_PARTICLES, Filter, FilterSettings, Posterior
+from gpssm.posteriors.posterior import Posterior
 from gpssm.training.progress import Watch
 
 SYSTEMS = ("kink", "lorenz96")
 TRUE, LEARNED, LORENZ = "kink, true f", "kink, learned f", "Lorenz-96"
 
 # name -> filter, and the update where it is an ensemble
-KINK_FILTERS: dict[str, tuple[Filter, ensemble.Update | None]] = {
+KINK_FILTERS: dict[str, tuple[str, ensemble.Update | None]] = {
     "ensemble, perturbed": ("ensemble", "perturbed"),
     "ensemble, sqrt": ("ensemble", "sqrt"),
     "ensemble, mixture": ("ensemble", "mixture"),
-    "particle": ("particle", None),
-    "extended": ("extended", None),
+    **{name: (name, None) for name in FILTERS if name != "ensemble"},
 }
 NUM_MEMBERS = 200
 TEST_SEED = 1000  # of the recording that is filtered, plus that of the one learned from
@@ -101,11 +102,10 @@ class KnownTransition(eqx.Module):
     function: Callable[[Array], Array] = eqx.field(static=True)
     state_dim: int = eqx.field(static=True)
     num_inducing = 0
-    correlated = False
 
-    def __call__(self, x: Float[Array, "n dx"]) -> tuple[Float[Array, "n dx"], Float[Array, "n dx"]]:
+    def __call__(self, x: Float[Array, "n dx"]) -> tuple[Float[Array, "n dx"], Noise]:
         mean = self.function(x)
-        return mean, jnp.zeros_like(mean)
+        return mean, DiagonalNoise(jnp.zeros_like(mean))
 
     def marginal(self) -> "KnownTransition":
         """Itself: there is no u to integrate out."""
@@ -184,9 +184,8 @@ def twin(
     def body(members: Array, now: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
         y, key = now
         key_y, key_rotation = jax.random.split(key)
-        f = lorenz96_function(members)
         perturbations = None if options.update == "sqrt" else jax.random.normal(key_y, (n, DIM))
-        _, filtered = ensemble.assimilate(f, jnp.zeros_like(f), y, still, perturbations, observing, options)
+        _, filtered = ensemble.assimilate(*_transition(members), y, still, perturbations, observing, options)
         members = filtered.members
         if settings.rotated:
             members = ensemble.rotate(members, jax.random.normal(key_rotation, (n - 1, n - 1)))
@@ -206,11 +205,11 @@ def _observing(radius: float | None = None) -> ensemble.Observing:
         apart = np.abs(index[:, None] - index)
         on_the_ring = np.minimum(apart, DIM - apart).astype(float)
         taper = ensemble.gaspari_cohn(jnp.asarray(on_the_ring), _WIDTH * radius)
-    return ensemble.Observing(jnp.zeros(DIM), emission, jnp.full(DIM, OBS_NOISE), taper)
+    return ensemble.Observing(DiagonalNoise(jnp.zeros(DIM)), emission, DiagonalNoise(jnp.full(DIM, OBS_NOISE)), taper)
 
 
-def _transition(x: Float[Array, "n dx"]) -> tuple[Float[Array, "n dx"], Float[Array, "n dx"]]:
-    return lorenz96_function(x), jnp.zeros_like(x)
+def _transition(x: Float[Array, "n dx"]) -> tuple[Float[Array, "n dx"], Noise]:
+    return lorenz96_function(x), DiagonalNoise(jnp.zeros_like(x))
 
 
 def _no_inputs(outputs: Array) -> Array:
@@ -229,7 +228,7 @@ def twin_extended(outputs: Array, start: Array) -> tuple[Array, Array]:
 def twin_particle(outputs: Array, start: Array, key: Array) -> tuple[Array, Array]:
     """Means and scores of the bootstrap particle filter on Lorenz-96, which it is no match for."""
     key_start, key_run = jax.random.split(key)
-    first = start + jnp.sqrt(START_VARIANCE) * jax.random.normal(key_start, (NUM_PARTICLES, DIM))
+    first = start + jnp.sqrt(START_VARIANCE) * jax.random.normal(key_start, (particle.NUM_PARTICLES, DIM))
     trace = particle.run(_transition, _observing(), first, outputs, _no_inputs(outputs), key_run)
     return trace.mean, trace.log_likelihood
 

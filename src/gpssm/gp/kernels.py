@@ -8,6 +8,7 @@ which products and sums run fastest.
 """
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import equinox as eqx
@@ -42,6 +43,11 @@ class Kernel(eqx.Module):
     @abstractmethod
     def expand(self, input_dim: int) -> "Kernel":
         """The same kernel with one length scale for each of `input_dim` inputs."""
+
+    def in_squares_of_f(self, path: Sequence[str]) -> bool:
+        """Whether a variance of the part at `path` has the unit of f squared; parts of a product have not."""
+        own: bool = not path or getattr(self, path[0]).in_squares_of_f(path[1:])
+        return own
 
     def __call__(self, x: Float[Array, "n d"], z: Float[Array, "m d"]) -> Float[Array, "n m"]:
         return self.at(jnp.asarray(z))(jnp.asarray(x)).T
@@ -81,32 +87,41 @@ class _Quadratic(eqx.Module):
 class _StationaryCross(Cross):
     quadratic: _Quadratic
     variance: Array
-    shape: str = eqx.field(static=True)
+    correlation: Callable[[Array], Array] = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "m n"]:
-        exponent = self.quadratic(x)
-        if self.shape == "rbf":
-            return exp(exponent)
         # The floor keeps the square root differentiable where x equals an inducing input.
-        r = jnp.sqrt(jnp.maximum(-2.0 * exponent, 1e-12))
-        if self.shape == "matern32":
-            return self.variance * (1.0 + 3**0.5 * r) * exp(-(3**0.5) * r)
-        return self.variance * (1.0 + 5**0.5 * r + 5.0 / 3.0 * r * r) * exp(-(5**0.5) * r)
+        r = jnp.sqrt(jnp.maximum(-2.0 * self.quadratic(x), 1e-12))
+        return self.variance * self.correlation(r)
+
+
+class _RBFCross(Cross):
+    quadratic: _Quadratic  # with the logarithm of the variance
+
+    def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "m n"]:
+        return exp(self.quadratic(x))
 
 
 class Stationary(Kernel):
-    """A kernel of the distance between its inputs, in units of the length scales."""
+    """A kernel of the distance between its inputs, in units of the length scales.
+
+    Parameters: `lengthscale` (input_dim,) or (), `variance` ().
+    """
 
     lengthscale: Annotated[Leaf, shape("d", "")] = parameter("positive", default=1.0)
     variance: Annotated[Leaf, shape("")] = parameter("positive", default=1.0)
 
-    _shape = "rbf"
+    @staticmethod
+    @abstractmethod
+    def correlation(r: Float[Array, "m n"]) -> Float[Array, "m n"]:
+        """The kernel of unit variance at distance `r` > 0."""
 
     def at(self, z: Float[Array, "m d"]) -> Cross:
-        lengthscale = jnp.broadcast_to(self.lengthscale, (z.shape[1],))
         variance = jnp.asarray(self.variance)
-        offset = jnp.log(variance) if self._shape == "rbf" else jnp.zeros_like(variance)
-        return _StationaryCross(_Quadratic.build(z, lengthscale, offset), variance, self._shape)
+        return _StationaryCross(self._quadratic(z, jnp.zeros_like(variance)), variance, self.correlation)
+
+    def _quadratic(self, z: Array, offset: Array) -> _Quadratic:
+        return _Quadratic.build(z, jnp.broadcast_to(self.lengthscale, (z.shape[1],)), offset)
 
     def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
         return jnp.broadcast_to(self.variance, (x.shape[0],))
@@ -118,26 +133,37 @@ class Stationary(Kernel):
 
 @saved
 class RBF(Stationary):
-    """`variance * exp(-r^2 / 2)`, `r` the distance in units of the length scales.
+    """`variance * exp(-r^2 / 2)`, `r` the distance in units of the length scales."""
 
-    Parameters: `lengthscale` (input_dim,) or (), `variance` ().
-    """
+    @staticmethod
+    def correlation(r: Float[Array, "m n"]) -> Float[Array, "m n"]:
+        return exp(-0.5 * r * r)
 
-    _shape = "rbf"
+    def at(self, z: Float[Array, "m d"]) -> Cross:
+        """Faster than by `correlation`: one exponential of one product."""
+        return _RBFCross(self._quadratic(z, jnp.log(jnp.asarray(self.variance))))
 
 
 @saved
 class Matern32(Stationary):
     """`variance * (1 + sqrt(3) r) exp(-sqrt(3) r)`: once differentiable sample paths."""
 
-    _shape = "matern32"
+    @staticmethod
+    def correlation(r: Float[Array, "m n"]) -> Float[Array, "m n"]:
+        return (1.0 + 3**0.5 * r) * exp(-(3**0.5) * r)
 
 
 @saved
 class Matern52(Stationary):
     """`variance * (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)`: twice differentiable paths."""
 
-    _shape = "matern52"
+    @staticmethod
+    def correlation(r: Float[Array, "m n"]) -> Float[Array, "m n"]:
+        return (1.0 + 5**0.5 * r + 5.0 / 3.0 * r * r) * exp(-(5**0.5) * r)
+
+
+KERNELS: dict[str, type[Stationary]] = {kernel.__name__: kernel for kernel in (RBF, Matern32, Matern52)}
+"""Kernels of a distance by name: what a stream can learn with, and what a file can name."""
 
 
 # --- combinations -------------------------------------------------------------------------
@@ -187,3 +213,6 @@ class Product(_Pair):
 
     def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
         return self.left.diag(x) * self.right.diag(x)
+
+    def in_squares_of_f(self, path: Sequence[str]) -> bool:
+        return not path

@@ -20,17 +20,20 @@ from jaxtyping import Array
 
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
+from gpssm.filters.ensemble import FilterSettings
 from gpssm.gp.kernels import RBF, Kernel
 from gpssm.gp.means import Mean
+from gpssm.methods import registry
 from gpssm.models.emission import LinearEmission
-from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise, Transition
+from gpssm.models.gpssm import GPSSM, Transition
+from gpssm.models.noise import DiagonalNoise, Likelihood, Noise
 from gpssm.numerics.parameters import match, parameters
 from gpssm.plumbing.compilation import CompileClock
 from gpssm.plumbing.interruption import Interruption
 from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.validation import positive_int, training_data
 from gpssm.posteriors.history import History, Progress
-from gpssm.posteriors.posterior import FilterSettings, Posterior
+from gpssm.posteriors.posterior import Posterior
 from gpssm.training import candidates, initialisation, search
 from gpssm.training.optimiser import Diverged, Objective, Schedule, train
 from gpssm.training.progress import Watch, watcher
@@ -102,6 +105,7 @@ class StateSpaceMethod(ABC):
             function the scale of the states is that of `initial_state`, or one.
         process_noise: start value of the variance(s) of the process noise, in your units.
         obs_noise: start value of the variance(s) of the observation noise, in your units.
+        likelihood: of the outputs: `"gaussian"`, or `"student_t"`, for recordings with outliers.
         initial_state: `(mean, covariance)` of x_0 if it is known, in your units.
         fixed: names of parameters to hold fixed, for example `("obs_noise", "lengthscale")`.
         window: steps per window; 0 takes every recording as one. Chosen by default.
@@ -115,6 +119,7 @@ class StateSpaceMethod(ABC):
     emission: EmissionLike | None = field(default=None, kw_only=True)
     process_noise: float | Sequence[float] | None = field(default=None, kw_only=True)
     obs_noise: float | Sequence[float] | None = field(default=None, kw_only=True)
+    likelihood: str = field(default="gaussian", kw_only=True)
     initial_state: tuple[Any, Any] | None = field(default=None, kw_only=True)
     fixed: tuple[str, ...] = field(default=(), kw_only=True)
     window: int | None = field(default=None, kw_only=True)
@@ -139,6 +144,7 @@ class StateSpaceMethod(ABC):
         if self.window is not None:
             positive_int("window", self.window, 0)
         one_of("dtype", self.dtype, ("float64", "float32"))
+        one_of("likelihood", self.likelihood, tuple(registry.LIKELIHOODS))
         if isinstance(self.fixed, str):
             raise InvalidInput(
                 f"fixed: expected names in a tuple, got the string {self.fixed!r}; write ({self.fixed!r},)."
@@ -178,9 +184,14 @@ class StateSpaceMethod(ABC):
         rates = {"process_noise": self.noise_rate, "obs_noise": self.noise_rate}
         return rates | dict(begun.rates)
 
-    def process_noise_start(self, variance: np.ndarray) -> DiagonalNoise | FullNoise:
+    def process_noise_start(self, variance: np.ndarray) -> Noise:
         """Q to begin with, from its standardised variances."""
         return DiagonalNoise(variance)
+
+    def likelihood_start(self, variance: np.ndarray) -> Likelihood:
+        """The likelihood to begin with, from its standardised squared widths."""
+        chosen: Likelihood = registry.load(registry.LIKELIHOODS[self.likelihood])(variance)
+        return chosen
 
     def finished(self, learner: Any, hidden: bool) -> Any:
         """What was trained, as it is to be used."""

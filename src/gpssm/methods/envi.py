@@ -33,13 +33,14 @@ from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
+from gpssm.filters.ensemble import FilterSettings
 from gpssm.methods.base import GPMethod, Path, cast, one_of
 from gpssm.models.emission import LinearEmission
-from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise
+from gpssm.models.gpssm import GPSSM
+from gpssm.models.noise import DiagonalNoise, FullNoise, Noise
 from gpssm.plumbing.interruption import Interruption
 from gpssm.plumbing.validation import positive_int
 from gpssm.posteriors.history import History
-from gpssm.posteriors.posterior import FilterSettings
 from gpssm.training import initialisation
 from gpssm.training.optimiser import Schedule
 from gpssm.training.progress import Watch
@@ -105,11 +106,10 @@ def _window_likelihoods(
         jax.random.normal(key_x0, (initial.mean.shape[0], settings.num_members, model.state_dim), carry.dtype)
     )
     starts = jnp.where((windows.left < 0)[:, None, None], first[windows.sequence], carry)
-    taper = None if settings.taper is None else jnp.asarray(settings.taper, carry.dtype)
-    observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor, taper)
+    observing = ensemble.Observing.of(model, settings.taper)
 
     def one(
-        members: Array, f: tuple[Array, Array], y: Array, active: Array, skip: Array, noise: Array, pert: Array | None
+        members: Array, f: tuple[Array, Noise], y: Array, active: Array, skip: Array, noise: Array, pert: Array | None
     ) -> tuple[Array, Array]:
         predicted, filtered = ensemble.assimilate(*f, y, noise, pert, observing, settings.options)
         moved = jnp.where(skip, predicted.members, filtered.members) if settings.gap_length else filtered.members
@@ -246,7 +246,7 @@ class EnVI(GPMethod):
         settings = self.settings(begun, hidden)
         return FilterSettings(4 * settings.num_members, settings.options, settings.taper)
 
-    def process_noise_start(self, variance: np.ndarray) -> DiagonalNoise | FullNoise:
+    def process_noise_start(self, variance: np.ndarray) -> Noise:
         return FullNoise(np.diag(np.sqrt(variance))) if self.full_process_noise else DiagonalNoise(variance)
 
     def default_restarts(self, hidden: bool) -> int:

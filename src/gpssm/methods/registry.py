@@ -51,6 +51,12 @@ ONLINE: dict[str, Entry] = {
     "VJF": Entry("gpssm.online.vjf", "VJF"),
 }
 
+# Distributions of the outputs given noise-free ones: classes that are made from their squared widths (dy,).
+LIKELIHOODS: dict[str, Entry] = {
+    "gaussian": Entry("gpssm.models.noise", "DiagonalNoise"),
+    "student_t": Entry("gpssm.models.student_t", "StudentT"),
+}
+
 
 def build(name: str, **choices: Any) -> Any:
     """The method called `name`, with these choices; it has a `fit`."""
@@ -65,7 +71,7 @@ def build_online(name: str, **choices: Any) -> Any:
 def choices(name: str) -> tuple[str, ...]:
     """What can be chosen of the method called `name`, online or not; what makes it that one is settled."""
     entry = _find(name, METHODS | ONLINE)[1]
-    return tuple(known for known in inspect.signature(_load(entry)).parameters if known not in entry.settings)
+    return tuple(known for known in inspect.signature(load(entry)).parameters if known not in entry.settings)
 
 
 def applicable(name: str, **offered: Any) -> dict[str, Any]:
@@ -80,7 +86,7 @@ def _build(name: str, entries: dict[str, Entry], chosen: dict[str, Any]) -> Any:
     for choice in chosen:
         if choice not in known:
             raise InvalidInput(f"{choice}: {name} has no such choice; expected none but {', '.join(known)}.")
-    return _load(entry)(**chosen, **entry.settings)
+    return load(entry)(**chosen, **entry.settings)
 
 
 def _find(name: str, entries: dict[str, Entry]) -> tuple[str, Entry]:
@@ -91,5 +97,6 @@ def _find(name: str, entries: dict[str, Entry]) -> tuple[str, Entry]:
     raise InvalidInput(f"method: expected one of {', '.join(entries)}, got {name!r}.")
 
 
-def _load(entry: Entry) -> Any:
+def load(entry: Entry) -> Any:
+    """The class that an entry names."""
     return getattr(importlib.import_module(entry.module), entry.attribute)

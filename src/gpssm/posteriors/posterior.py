@@ -3,11 +3,12 @@
 Every method here is a pure function of the posterior, its arguments and a seed.
 """
 
+import importlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from jaxtyping import Array, Float
 
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
-from gpssm.filters import ensemble, extended, kalman, particle
+from gpssm.filters import FILTERS, ensemble
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.scaling import Scaling
 from gpssm.numerics.lags import newest, with_past
@@ -33,20 +34,6 @@ NDArray = np.ndarray
 KEPT_SAMPLES = 2000
 """How much of a recording is kept with a model, so that a saved model can be plotted."""
 NO_RECORDING = Series(np.zeros((0, 0)), None, None)
-
-Filter = Literal["ensemble", "particle", "extended"]
-
-NUM_PARTICLES = 1000
-"""Of the particle filter; and draws that the extended Kalman filter leaves for forecasts."""
-
-
-@saved
-class FilterSettings(NamedTuple):
-    """How the fitted model filters. Hashable."""
-
-    num_members: Positive[int]
-    options: ensemble.Options
-    taper: Annotated[tuple[tuple[float, ...], ...] | None, shape("dx dx")] = None
 
 
 class States(NamedTuple):
@@ -140,7 +127,7 @@ class Posterior:
 
     model: GPSSM
     scaling: Scaling
-    settings: FilterSettings
+    settings: ensemble.FilterSettings
     fixed: tuple[str, ...]
     history: History
     method: str
@@ -193,7 +180,7 @@ class Posterior:
         outputs: Any,
         inputs: Any = None,
         *,
-        filter: Filter = "ensemble",
+        filter: str = "ensemble",
         state: States | None = None,
         seed: int = 0,
     ) -> States:
@@ -208,15 +195,12 @@ class Posterior:
         `"particle"` filter, right also where states are far from Gaussian, as long as they are
         few; or the `"extended"` Kalman filter, the fastest, for an f that is nearly linear.
         """
-        if filter not in get_args(Filter):
-            raise InvalidInput(f"filter: expected one of {', '.join(get_args(Filter))}, got {filter!r}.")
+        if filter not in FILTERS:
+            raise InvalidInput(f"filter: expected one of {', '.join(FILTERS)}, got {filter!r}.")
         members = self._members(state)
         y, c = self._recording(outputs, inputs, state)
-        if filter == "ensemble":
-            filtered = self._run(y, c, seed, members).filtered
-            return self._states(y, c, filtered.mean, filtered.cov, filtered.log_likelihood, filtered.members[-1])
-        compiled = _particle if filter == "particle" else _extended
-        return self._states(y, c, *compiled(self.model, *self._arguments(y, c, seed, members)))
+        trace = self._run(y, c, seed, members, filter)
+        return self._states(y, c, trace.mean, trace.cov, trace.log_likelihood, trace.members)
 
     @double_precision
     def filtered_at(self, outputs: NDArray, inputs: NDArray, index: int, *, seed: int = 0) -> States:
@@ -245,7 +229,7 @@ class Posterior:
         mean, var = (np.asarray(part, float) for part in _one_step(self.model, trace.predicted))
         return self.scaling.outputs(mean), np.sqrt(var) * self.scaling.output_scale
 
-    def log_likelihood(self, outputs: Any, inputs: Any = None, *, filter: Filter = "ensemble", seed: int = 0) -> float:
+    def log_likelihood(self, outputs: Any, inputs: Any = None, *, filter: str = "ensemble", seed: int = 0) -> float:
         """`sum_t log p(y_t | y_{1:t-1})` of a recording, by a filter, in the user's units."""
         return self.filter(outputs, inputs, filter=filter, seed=seed).log_likelihood
 
@@ -321,18 +305,16 @@ class Posterior:
         check_state(state, self.state_dim)
         return self.scaling.standardise_states(state.members)
 
-    def _run(self, y: NDArray, c: NDArray, seed: int, members: NDArray | None = None) -> ensemble.Trace:
-        return _filter(self.model, *self._arguments(y, c, seed, members), settings=self.settings)
-
-    def _arguments(
-        self, y: NDArray, c: NDArray, seed: int, members: NDArray | None
-    ) -> tuple[Array | None, Array, Array, Array]:
-        """What every compiled filter takes after the model, standardised."""
-        return (
+    def _run(self, y: NDArray, c: NDArray, seed: int, members: NDArray | None = None, filter: str = "ensemble") -> Any:
+        """What a filter of `gpssm.filters.FILTERS` returns for a recording in the user's units."""
+        return _filter(
+            self.model,
             None if members is None else jnp.asarray(members, self._dtype),
             jnp.asarray(self.scaling.standardise_outputs(y), self._dtype),
             jnp.asarray(self.scaling.standardise_inputs(c), self._dtype),
             jax.random.key(seed),
+            settings=self.settings,
+            filter=filter,
         )
 
     def _states(self, y: NDArray, c: NDArray, mean: Array, cov: Array, log_likelihood: Array, members: Array) -> States:
@@ -364,61 +346,23 @@ def check_state(state: Any, state_dim: int) -> None:
 
 @jax.jit
 def _transition(model: GPSSM, x: Array) -> tuple[Array, Array]:
-    mean, var = model.transition.marginal()(x)
-    return mean, var if var.ndim == 2 else jnp.sum(var**2, axis=2)
+    mean, noise = model.transition.marginal()(x)
+    return mean, noise.variance
 
 
-@partial(jax.jit, static_argnames="settings")
+@partial(jax.jit, static_argnames=("settings", "filter"))
 def _filter(
-    model: GPSSM, members: Array | None, outputs: Array, inputs: Array, key: Array, *, settings: FilterSettings
-) -> ensemble.Trace:
-    key_x0, key_noise = jax.random.split(key)
-    if members is None:
-        members = _beginnings(model, key_x0, settings.num_members, outputs.dtype)
-    taper = None if settings.taper is None else jnp.asarray(settings.taper, outputs.dtype)
-    observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor, taper)
-    dynamics = model.transition.marginal()
-    return ensemble.run(
-        dynamics, observing, members, outputs, inputs, key_noise, settings.options,
-        correlated=model.transition.correlated,
-    )  # fmt: skip
-
-
-def _beginnings(model: GPSSM, key: Array, count: int, dtype: Any) -> Array:
-    """Draws of p(x_0)."""
-    initial = model.initial_state
-    eps = jax.random.normal(key, (count, model.state_dim), dtype)
-    return initial.prior_mean + eps @ jnp.asarray(initial.prior_chol).T
-
-
-@jax.jit
-def _particle(model: GPSSM, members: Array | None, outputs: Array, inputs: Array, key: Array) -> particle.Trace:
-    key_x0, key_noise = jax.random.split(key)
-    if members is None:
-        first = _beginnings(model, key_x0, NUM_PARTICLES, outputs.dtype)
-    else:  # of any filter, and as many as it had
-        equal = jnp.full(members.shape[0], 1.0 / members.shape[0], outputs.dtype)
-        first = members[particle.systematic(equal, jax.random.uniform(key_x0, (), outputs.dtype), NUM_PARTICLES)]
-    observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor)
-    return particle.run(
-        model.transition.marginal(), observing, first, outputs, inputs, key_noise,
-        correlated=model.transition.correlated,
-    )  # fmt: skip
-
-
-@jax.jit
-def _extended(model: GPSSM, members: Array | None, outputs: Array, inputs: Array, key: Array) -> particle.Trace:
-    initial = model.initial_state
-    if members is None:
-        chol = jnp.asarray(initial.prior_chol)
-        first = kalman.Gaussian(jnp.asarray(initial.prior_mean), chol @ chol.T)
-    else:
-        first = kalman.Gaussian(*ensemble.sample_moments(members))
-    observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor)
-    trace = extended.run(model.transition.marginal(), observing, first, outputs, inputs)
-    last = jax.tree.map(lambda a: a[-1], trace.filtered)
-    eps = jax.random.normal(key, (NUM_PARTICLES, model.state_dim), outputs.dtype)
-    return particle.Trace(*trace.filtered, trace.log_likelihood, extended.members(last, eps))
+    model: GPSSM,
+    members: Array | None,
+    outputs: Array,
+    inputs: Array,
+    key: Array,
+    *,
+    settings: ensemble.FilterSettings,
+    filter: str,
+) -> Any:
+    module = importlib.import_module(FILTERS[filter])
+    return module.filter_recording(model, members, outputs, inputs, key, settings)
 
 
 _smooth = jax.jit(ensemble.smooth)
@@ -428,7 +372,7 @@ _smooth = jax.jit(ensemble.smooth)
 def _one_step(model: GPSSM, predicted: ensemble.Predicted) -> tuple[Array, Array]:
     def one(at: ensemble.Predicted) -> tuple[Array, Array]:
         observed = ensemble.observe(model.emission, at)
-        return observed.mean, jnp.diagonal(observed.cov) + model.obs_noise.factor
+        return model.obs_noise.moments(observed.mean, jnp.diagonal(observed.cov))
 
     return jax.vmap(one)(predicted)
 
@@ -437,7 +381,7 @@ def _one_step(model: GPSSM, predicted: ensemble.Predicted) -> tuple[Array, Array
 def sample_paths(model: GPSSM, members: Array, inputs: Array, key: Array, *, num_paths: int) -> tuple[Array, Array]:
     """States (paths, horizon, dx) and outputs (paths, horizon, dy), standardised, from any of the members on."""
     horizon, dtype = inputs.shape[0], members.dtype
-    state_dim, factor = model.state_dim, model.process_noise.factor
+    state_dim = model.state_dim
     key_u, key_start, key_x, key_y = jax.random.split(key, 4)
     prior = model.transition.prior()
     eps = jax.random.normal(key_u, (num_paths, state_dim, model.num_inducing), dtype)
@@ -446,8 +390,8 @@ def sample_paths(model: GPSSM, members: Array, inputs: Array, key: Array, *, num
     noise = jax.random.normal(key_x, (horizon, num_paths, 2, 1, state_dim), dtype)
 
     def one(alpha: Array, x: Array, c: Array, eps: Array) -> Array:
-        f_mean, f_var = prior.given(alpha)(jnp.concatenate([x, c])[None])
-        return ensemble.move(f_mean, f_var, factor, eps)[0]
+        f_mean, f_noise = prior.given(alpha)(jnp.concatenate([x, c])[None])
+        return ensemble.move(f_mean, f_noise, model.process_noise, eps)[0]
 
     def body(x: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
         c, eps = now
@@ -455,7 +399,5 @@ def sample_paths(model: GPSSM, members: Array, inputs: Array, key: Array, *, num
         return x, x
 
     _, states = jax.lax.scan(body, first, (inputs, noise))
-    clean = jax.vmap(model.emission)(states)
-    noise_sd = jnp.sqrt(model.obs_noise.factor)
-    samples = clean + noise_sd * jax.random.normal(key_y, clean.shape, dtype)
+    samples = model.obs_noise.sample(key_y, jax.vmap(model.emission)(states))
     return jnp.swapaxes(states, 0, 1), jnp.swapaxes(samples, 0, 1)

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from gpssm.gp.kernels import Kernel, Product
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.scaling import Scaling
 from gpssm.numerics.parameters import parameters
@@ -69,13 +68,15 @@ def summarise(model: GPSSM, scaling: Scaling, fixed: tuple[str, ...], history: H
         owner, leaf = p.name.split(".")[0], p.name.rsplit(".", 1)[-1]
         if owner == "process_noise":
             value, unit = (value * states**2, "state^2") if leaf == "variance" else (states[:, None] * value, "state")
-        elif owner == "obs_noise":
+        elif p.name == "obs_noise.variance":
             value, unit = value * outputs**2, "output^2"
+        elif owner == "obs_noise":
+            unit = type(model.obs_noise).__name__
         elif leaf == "lengthscale":
             value, unit = value * gp_scale, "state, input"
         elif p.name.startswith("transition.gp.kernel") and leaf == "variance":
             path = p.name.removeprefix("transition.gp.kernel.").split(".")[:-1]
-            if not _inside_product(model.transition.gp.kernel, path):
+            if model.transition.gp.kernel.in_squares_of_f(path):
                 value, unit = value * states**2, "state^2"
         elif leaf == "inducing_inputs":
             value, unit = gp_shift + gp_scale * value, "state, input"
@@ -105,15 +106,6 @@ def summarise(model: GPSSM, scaling: Scaling, fixed: tuple[str, ...], history: H
         history.converged,
         tuple(history.messages),
     )
-
-
-def _inside_product(kernel: Kernel, path: list[str]) -> bool:
-    """In a product of kernels the unit belongs to the product, so its factors stay as they are."""
-    for name in path:
-        if isinstance(kernel, Product):
-            return True
-        kernel = getattr(kernel, name)
-    return False
 
 
 def _format(value: np.ndarray) -> str:

@@ -12,7 +12,7 @@ from gpssm.gp.kernels import Kernel
 from gpssm.gp.means import Function, Identity, Linear, Mean, Zero
 from gpssm.gp.sparse import SparseGP
 from gpssm.models.emission import FunctionEmission, LinearEmission
-from gpssm.models.gpssm import GPSSM, DiagonalNoise, InitialState, Transition
+from gpssm.models.gpssm import GPSSM, InitialState, Transition
 from gpssm.models.scaling import Scaling, moments
 from gpssm.numerics.parameters import parameters
 from gpssm.plumbing.validation import matrix, variances
@@ -84,7 +84,7 @@ def begin(method: "StateSpaceMethod", outputs: list[np.ndarray], inputs: list[np
         else np.full(dy, _OBS_NOISE)
     )
     initial, initial_fixed = _initial_state(known_initial, scaling, len(outputs), dx)
-    model = GPSSM(transition, method.process_noise_start(q), emission, DiagonalNoise(r), initial)
+    model = GPSSM(transition, method.process_noise_start(q), emission, method.likelihood_start(r), initial)
     return Start(model, scaling, fixed | initial_fixed, states)
 
 

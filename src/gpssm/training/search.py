@@ -17,7 +17,8 @@ from gpssm.gp.kernels import RBF
 from gpssm.gp.means import Linear
 from gpssm.gp.sparse import SparseGP
 from gpssm.models.emission import LinearEmission
-from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise, InitialState, Transition
+from gpssm.models.gpssm import GPSSM, InitialState, Transition
+from gpssm.models.noise import DiagonalNoise, FullNoise
 from gpssm.models.scaling import moments
 from gpssm.numerics.parameters import parameters, with_values
 from gpssm.training import initialisation, skeleton, subspace
@@ -490,7 +491,7 @@ def informed(
     if not keep_noise[0]:
         q = DiagonalNoise(found.process) if isinstance(q, DiagonalNoise) else FullNoise(np.diag(found.process**0.5))
     if not keep_noise[1]:
-        r = DiagonalNoise(np.maximum(found.obs, _LEAST_OBS_NOISE))
+        r = eqx.tree_at(lambda likelihood: likelihood.variance, r, np.maximum(found.obs, _LEAST_OBS_NOISE))
     model = eqx.tree_at(
         lambda m: (m.transition, m.initial_state, m.process_noise, m.obs_noise), model, (transition, initial, q, r)
     )

@@ -19,14 +19,12 @@ from jaxtyping import Array, Float
 from gpssm.filters import augmented, sensitivity
 from gpssm.filters.augmented import Basis, Joint, Predicted, Whitening
 from gpssm.filters.sensitivity import Sensitivity
-from gpssm.gp.kernels import RBF, Kernel, Matern32, Matern52, Stationary
+from gpssm.gp.kernels import KERNELS, Kernel
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.online.base import ascend, running_spread
 from gpssm.online.stream import Info
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, Positive
-
-KERNELS: dict[str, type[Stationary]] = {"RBF": RBF, "Matern32": Matern32, "Matern52": Matern52}
 
 # Adam. Noise variances must travel far; length scales change f everywhere.
 _RATE = {"lengthscale": 0.01, "amplitude": 0.06, "process_noise": 0.08, "obs_level": 0.03, "obs_shape": 0.01}
@@ -54,7 +52,7 @@ class Hyper(NamedTuple):
 class Settings(NamedTuple):
     """What the compiled step is built for."""
 
-    kernel: Annotated[str, Literal["RBF", "Matern32", "Matern52"]]
+    kernel: Annotated[str, Literal[tuple(KERNELS)]]
     learn_obs_noise: bool
 
 

@@ -21,13 +21,13 @@ from jaxtyping import Array
 from gpssm.errors import InvalidInput
 from gpssm.filters import augmented
 from gpssm.filters.augmented import Basis, Joint
-from gpssm.gp.kernels import RBF, Stationary
+from gpssm.gp.kernels import KERNELS, RBF, Stationary
 from gpssm.models.emission import FunctionEmission
 from gpssm.online import hypotheses
 from gpssm.online.base import OnlineStateSpace, Units
 from gpssm.online.hypotheses import Beginning, Trial, beginnings, leading
 from gpssm.online.oenvi import conversion, core
-from gpssm.online.oenvi.core import KERNELS, Hyper, Settings, State, correlations
+from gpssm.online.oenvi.core import Hyper, Settings, State, correlations
 from gpssm.online.oenvi.paper import PaperOEnVI
 from gpssm.online.stream import Info, Stream
 from gpssm.plumbing.catalogue import saved
