@@ -18,6 +18,8 @@ from gpssm.numerics.parameters import Leaf, parameter
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import shape
 
+Channels = Float[Array, " dy"]
+
 
 class Noise(eqx.Module):
     """Gaussian noise of mean zero; `variance` (*b, n) are the diagonals of its covariances."""
@@ -37,7 +39,7 @@ class Noise(eqx.Module):
 class Matched(NamedTuple):
     """What a likelihood is in the update of a Kalman filter, given what was observed."""
 
-    variance: Float[Array, " dy"]
+    variance: Channels
     """Of Gaussian noise that would move the state as far."""
     score: Float[Array, ""] | None = None
     """`log p(y)`, if it is not that of this Gaussian noise."""
@@ -56,16 +58,14 @@ class Likelihood(eqx.Module):
         """Outputs, for noise-free ones `clean`."""
 
     @abstractmethod
-    def log_prob(self, y: Float[Array, " dy"], clean: Float[Array, "n dy"]) -> Float[Array, " n"]:
+    def log_prob(self, y: Channels, clean: Float[Array, "n dy"]) -> Float[Array, " n"]:
         """`log p(y | clean^n)`, summed over the channels that were observed. Cost O(n dy)."""
 
     @abstractmethod
-    def moments(
-        self, mean: Float[Array, " dy"], variance: Float[Array, " dy"]
-    ) -> tuple[Float[Array, " dy"], Float[Array, " dy"]]:
+    def moments(self, mean: Channels, variance: Channels) -> tuple[Channels, Channels]:
         """Mean and variance of outputs, from those of noise-free ones."""
 
-    def match(self, y: Float[Array, " dy"], mean: Float[Array, " dy"], cov: Float[Array, "dy dy"]) -> Matched:
+    def match(self, y: Channels, mean: Channels, cov: Float[Array, "dy dy"]) -> Matched:
         """What a Kalman update conditions by, from `y` and moments of the noise-free output before it.
 
         By default Gaussian noise of the variance that this likelihood has.
@@ -90,15 +90,13 @@ class DiagonalNoise(Noise, Likelihood):
     def sample(self, key: Array, clean: Float[Array, "*b dy"]) -> Float[Array, "*b dy"]:
         return clean + self.draws(jax.random.normal(key, clean.shape, clean.dtype))
 
-    def log_prob(self, y: Float[Array, " dy"], clean: Float[Array, "n dy"]) -> Float[Array, " n"]:
+    def log_prob(self, y: Channels, clean: Float[Array, "n dy"]) -> Float[Array, " n"]:
         seen = ~jnp.isnan(y)
         residual = jnp.where(seen, jnp.where(seen, y, 0.0) - clean, 0.0)
         constant = jnp.sum(jnp.where(seen, jnp.log(2 * jnp.pi * self.variance), 0.0))
         return -0.5 * (jnp.sum(residual**2 / self.variance, axis=1) + constant)
 
-    def moments(
-        self, mean: Float[Array, " dy"], variance: Float[Array, " dy"]
-    ) -> tuple[Float[Array, " dy"], Float[Array, " dy"]]:
+    def moments(self, mean: Channels, variance: Channels) -> tuple[Channels, Channels]:
         return mean, variance + self.variance
 
 
