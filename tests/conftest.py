@@ -1,6 +1,8 @@
 """Settings of the whole test process, made before JAX starts; and helpers shared by the files."""
 
 import os
+import sys
+from pathlib import Path
 
 # One core per worker: XLA sizes its thread pool by the cores it may use, and a pool that shares
 # its cores with other workers is far slower than a single thread.
@@ -20,27 +22,13 @@ runtime.prepare()
 
 import jaxtyping
 
-# Shapes and types of the array layers are checked at every call. The public entry points are
-# left out: what they do with a wrong type is itself under test.
-jaxtyping.install_import_hook(
-    [
-        "gpssm.numerics.fastmath",
-        "gpssm.filters",
-        "gpssm.gp",
-        "gpssm.numerics.linalg",
-        "gpssm.models",
-        "gpssm.numerics.parameters",
-        "gpssm.models.scaling",
-        "gpssm.training.windows",
-    ],
-    "beartype.beartype",
-)
+# The shapes of all arrays are checked at every call, in every package.
+sys.path.insert(0, str(Path(__file__).parent))
+jaxtyping.install_import_hook("gpssm", "shapes.of_arrays")
 
 import importlib.util
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jax

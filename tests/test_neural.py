@@ -132,7 +132,10 @@ def test_gated_transition_follows_its_equations() -> None:
     """The paper's gate, and at the start the given variance."""
     transition = transitions()[1]
     x = np.random.default_rng(1).standard_normal((5, 3))
-    g, h = 1 / (1 + np.exp(-np.asarray(transition.gate(x)))), np.asarray(transition.proposal(x))
+    g, h = (
+        1 / (1 + np.exp(-np.asarray(transition.gate(jnp.asarray(x))))),
+        np.asarray(transition.proposal(jnp.asarray(x))),
+    )
     line = x @ transition.mean.weight.T + transition.mean.bias
     mean, var = transition(jnp.asarray(x))
     np.testing.assert_allclose(mean, (1 - g) * line + g * h, rtol=1e-6)

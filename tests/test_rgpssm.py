@@ -12,8 +12,8 @@ from gpssm.online.rgpssm import RGPSSMHyper
 from gpssm.plumbing.precision import double_precision
 
 NDArray = np.ndarray
-OLD = RGPSSMHyper(np.log([0.8]), np.log([1.3]), np.log([0.1]), np.log([0.1]))
-NEW = OLD._replace(lengthscale=np.log([1.1]), amplitude=np.log([0.7]))
+OLD = RGPSSMHyper(*(jnp.log(jnp.asarray([value])) for value in (0.8, 1.3, 0.1, 0.1)))
+NEW = OLD._replace(lengthscale=jnp.log(jnp.asarray([1.1])), amplitude=jnp.log(jnp.asarray([0.7])))
 
 
 def random_cov(rng: np.random.Generator, size: int) -> NDArray:

@@ -17,7 +17,7 @@ Step = Callable[..., tuple[Array, Array]]
 
 def unroll(
     model: GPSSM, starts: Float[Array, "b n dx"], windows: Windows, key: Array, columns: tuple[Any, ...], one: Step
-) -> tuple[Float[Array, "b n dx"], Float[Array, "w b"]]:
+) -> tuple[Float[Array, "b n dx"], Float[Array, "w b *terms"]]:
     """Members through every window, each window with its own sample of u drawn from `key`.
 
     `columns` (w, b, ...), or None, are what `one` is given at each time step besides the members and f.
