@@ -11,6 +11,7 @@ from cuthbertlib import ensemble_kalman as cuthbert
 from scipy.stats import multivariate_normal
 
 from gpssm.filters import ensemble, kalman
+from gpssm.filters.small_ensembles import gaspari_cohn
 from gpssm.models import DiagonalNoise, FullNoise, FunctionEmission, LinearEmission
 
 UPDATES = ("perturbed", "sqrt", "mixture")
@@ -446,21 +447,21 @@ def test_mixture_posterior_by_quadrature():
 
 def test_gaspari_cohn():
     """Oracle: cuthbert's function of the full support; and the properties of Gaspari and Cohn (1999)."""
-    radius, gaspari_cohn = 1.7, jax.jit(ensemble.gaspari_cohn, static_argnums=1)
+    radius, at = 1.7, jax.jit(gaspari_cohn, static_argnums=1)
     distance = np.linspace(0, 5, 501)
-    taper = np.asarray(gaspari_cohn(jnp.asarray(distance), radius))
+    taper = np.asarray(at(jnp.asarray(distance), radius))
     np.testing.assert_allclose(taper, cuthbert.gaspari_cohn(distance, 2 * radius), atol=1e-12)
     assert taper[0] == 1.0
     np.testing.assert_array_equal(taper[distance >= 2 * radius], 0.0)
     assert (taper[distance < 1.9 * radius] > 0).all()
     assert (np.diff(taper) <= 1e-15).all()
-    np.testing.assert_array_equal(taper, gaspari_cohn(jnp.asarray(-distance), radius))
+    np.testing.assert_array_equal(taper, at(jnp.asarray(-distance), radius))
     for edge in (radius, 2 * radius):
-        either_side = gaspari_cohn(jnp.asarray([edge - 1e-9, edge + 1e-9]), radius)
+        either_side = at(jnp.asarray([edge - 1e-9, edge + 1e-9]), radius)
         assert abs(float(either_side[0] - either_side[1])) < 1e-8
     for size in (1.0, 2.5, 8.0):
         index = np.arange(20.0)
-        matrix = np.asarray(gaspari_cohn(jnp.asarray(index[:, None] - index), size))
+        matrix = np.asarray(at(jnp.asarray(index[:, None] - index), size))
         assert np.linalg.eigvalsh(matrix).min() > -1e-12
 
 
@@ -469,7 +470,7 @@ def test_localisation_cuts_spurious_correlations():
     predicted, _, _, _, noise = any_prediction(n=6, dx=4, dy=1)
     emission = LinearEmission(np.eye(1, 4), np.zeros(1))
     index = np.arange(4.0)
-    taper = ensemble.gaspari_cohn(jnp.asarray(index[:, None] - index), 1.0)
+    taper = gaspari_cohn(jnp.asarray(index[:, None] - index), 1.0)
     y, r = jnp.asarray([3.0]), jnp.asarray([0.5])
     filtered = condition(predicted, emission, y, r, noise, taper, update="perturbed")
     cov = np.asarray(predicted.cov * taper)
@@ -490,7 +491,7 @@ def test_a_state_beyond_the_radius_is_not_moved(update):
         DiagonalNoise(jnp.full(4, 0.01)),
         LinearEmission(np.eye(1, 4), np.zeros(1)),
         DiagonalNoise([0.5]),
-        ensemble.gaspari_cohn(jnp.asarray(index[:, None] - index), 1.0),
+        gaspari_cohn(jnp.asarray(index[:, None] - index), 1.0),
     )
     draws = jnp.asarray(rng.normal(size=(1, 6, 4))), None if update == "sqrt" else jnp.asarray(rng.normal(size=(6, 1)))
     assimilate = jax.jit(ensemble.assimilate, static_argnames="options")
@@ -511,7 +512,7 @@ def test_localised_covariance_is_a_covariance():
     predicted, _, _, _, noise = any_prediction(n=4, dx=6, dy=1)
     emission = LinearEmission(np.eye(1, 6), np.zeros(1))
     index = np.arange(6.0)
-    taper = ensemble.gaspari_cohn(jnp.asarray(index[:, None] - index), 1.0)
+    taper = gaspari_cohn(jnp.asarray(index[:, None] - index), 1.0)
     y, r = jnp.asarray([3.0]), jnp.asarray([0.05])
     filtered = condition(predicted, emission, y, r, noise, taper, update="perturbed")
     assert np.linalg.eigvalsh(np.asarray(filtered.cov)).min() > -1e-10

@@ -11,7 +11,6 @@ import pytest
 from gpssm.cli import filters as command
 from gpssm.datasets import lorenz96, lorenz96_function
 from gpssm.experiments import filters as experiment
-from gpssm.filters import ensemble
 
 LENGTH = 2000
 
@@ -56,7 +55,7 @@ def test_rotation_keeps_mean_and_covariance(n):
     rng = np.random.default_rng(0)
     members = rng.normal(size=(n, 5)) @ rng.normal(size=(5, 5)) + 3.0
     draws = jnp.asarray(rng.normal(size=(2000, n - 1, n - 1)))
-    rotated = np.asarray(jax.jit(jax.vmap(ensemble.rotate, (None, 0)))(jnp.asarray(members), draws))
+    rotated = np.asarray(jax.jit(jax.vmap(rotate, (None, 0)))(jnp.asarray(members), draws))
     for one in rotated[:20]:
         np.testing.assert_allclose(one.mean(axis=0), members.mean(axis=0), atol=1e-12)
         np.testing.assert_allclose(np.cov(one.T), np.cov(members.T), atol=1e-11)

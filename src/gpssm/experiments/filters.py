@@ -27,6 +27,7 @@ from gpssm.datasets.lorenz96 import DIM, OBS_NOISE, STEP
 from gpssm.experiments.kink import LENGTH, PROCESS_NOISE, learn
 from gpssm.filters import FILTERS, ensemble, extended, kalman, particle
 from gpssm.filters.ensemble import FilterSettings
+from gpssm.filters.small_ensembles import gaspari_cohn, rotate
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, InitialState
 from gpssm.models.noise import DiagonalNoise, Noise
@@ -188,7 +189,7 @@ def twin(
         _, filtered = ensemble.assimilate(*_transition(members), y, still, perturbations, observing, options)
         members = filtered.members
         if settings.rotated:
-            members = ensemble.rotate(members, jax.random.normal(key_rotation, (n - 1, n - 1)))
+            members = rotate(members, jax.random.normal(key_rotation, (n - 1, n - 1)))
         return members, (jnp.mean(members, axis=0), filtered.log_likelihood)
 
     key_start, key_steps = jax.random.split(key)
@@ -204,7 +205,7 @@ def _observing(radius: float | None = None) -> ensemble.Observing:
         index = np.arange(DIM)
         apart = np.abs(index[:, None] - index)
         on_the_ring = np.minimum(apart, DIM - apart).astype(float)
-        taper = ensemble.gaspari_cohn(jnp.asarray(on_the_ring), _WIDTH * radius)
+        taper = gaspari_cohn(jnp.asarray(on_the_ring), _WIDTH * radius)
     return ensemble.Observing(DiagonalNoise(jnp.zeros(DIM)), emission, DiagonalNoise(jnp.full(DIM, OBS_NOISE)), taper)
 
 

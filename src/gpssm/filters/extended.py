@@ -81,12 +81,7 @@ def draws(state: Gaussian, noise: Float[Array, "n dx"]) -> Float[Array, "n dx"]:
 
 
 def filter_recording(
-    model: GPSSM,
-    members: Float[Array, "n dx"] | None,
-    outputs: Float[Array, "t dy"],
-    inputs: Float[Array, "t dc"],
-    key: Array,
-    settings: FilterSettings,
+    model: GPSSM, members: Array | None, outputs: Array, inputs: Array, key: Array, settings: FilterSettings
 ) -> particle.Trace:
     """The filter as `gpssm.filters.FILTERS` knows it; what it leaves for forecasts are draws of the last state."""
     if members is None:

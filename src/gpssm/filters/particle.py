@@ -99,12 +99,7 @@ def run(
 
 
 def filter_recording(
-    model: GPSSM,
-    members: Float[Array, "n dx"] | None,
-    outputs: Float[Array, "t dy"],
-    inputs: Float[Array, "t dc"],
-    key: Array,
-    settings: FilterSettings,
+    model: GPSSM, members: Array | None, outputs: Array, inputs: Array, key: Array, settings: FilterSettings
 ) -> Trace:
     """The filter as `gpssm.filters.FILTERS` knows it; `settings` are those of an ensemble and change nothing here."""
     key_x0, key_noise = jax.random.split(key)

@@ -9,7 +9,7 @@ which products and sums run fastest.
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -172,46 +172,39 @@ class _Pair(Kernel):
     left: Kernel
     right: Kernel
 
+    combine: ClassVar[Any]  # a static method of two arrays
+
+    def at(self, z: Float[Array, "m d"]) -> Cross:
+        return _PairCross(self.left.at(z), self.right.at(z), self.combine)
+
+    def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+        return jnp.asarray(self.combine(self.left.diag(x), self.right.diag(x)))
+
     def expand(self, input_dim: int) -> "Kernel":
         return type(self)(self.left.expand(input_dim), self.right.expand(input_dim))
 
 
-class _SumCross(Cross):
+class _PairCross(Cross):
     left: Cross
     right: Cross
+    combine: Callable[[Array, Array], Array] = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "m n"]:
-        return self.left(x) + self.right(x)
+        return self.combine(self.left(x), self.right(x))
 
 
 @saved
 class Sum(_Pair):
     """`left(x, z) + right(x, z)`."""
 
-    def at(self, z: Float[Array, "m d"]) -> Cross:
-        return _SumCross(self.left.at(z), self.right.at(z))
-
-    def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-        return self.left.diag(x) + self.right.diag(x)
-
-
-class _ProductCross(Cross):
-    left: Cross
-    right: Cross
-
-    def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "m n"]:
-        return self.left(x) * self.right(x)
+    combine = staticmethod(jnp.add)
 
 
 @saved
 class Product(_Pair):
     """`left(x, z) * right(x, z)`."""
 
-    def at(self, z: Float[Array, "m d"]) -> Cross:
-        return _ProductCross(self.left.at(z), self.right.at(z))
-
-    def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-        return self.left.diag(x) * self.right.diag(x)
+    combine = staticmethod(jnp.multiply)
 
     def in_squares_of_f(self, path: Sequence[str]) -> bool:
         return not path

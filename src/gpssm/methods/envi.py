@@ -34,6 +34,7 @@ from jaxtyping import Array, Float
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
 from gpssm.filters.ensemble import FilterSettings
+from gpssm.filters.small_ensembles import gaspari_cohn
 from gpssm.methods.base import GPMethod, Path, cast, one_of
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM
@@ -231,7 +232,7 @@ class EnVI(GPMethod):
         taper = None
         if self.localization is not None:
             index = np.arange(self.state_dim)
-            weights = np.asarray(ensemble.gaspari_cohn(jnp.asarray(index[:, None] - index, float), self.localization))
+            weights = np.asarray(gaspari_cohn(jnp.asarray(index[:, None] - index, float), self.localization))
             taper = tuple(tuple(float(v) for v in row) for row in weights)
         options = ensemble.Options(self.moments, self.update or chosen, self.inflation)
         gaps = any(float(phase.gap_fraction) > 0 for phase in self._phases(begun, hidden))

@@ -351,18 +351,8 @@ def _transition(model: GPSSM, x: Array) -> tuple[Array, Array]:
 
 
 @partial(jax.jit, static_argnames=("settings", "filter"))
-def _filter(
-    model: GPSSM,
-    members: Array | None,
-    outputs: Array,
-    inputs: Array,
-    key: Array,
-    *,
-    settings: ensemble.FilterSettings,
-    filter: str,
-) -> Any:
-    module = importlib.import_module(FILTERS[filter])
-    return module.filter_recording(model, members, outputs, inputs, key, settings)
+def _filter(model: GPSSM, *recording: Array | None, settings: ensemble.FilterSettings, filter: str) -> Any:
+    return importlib.import_module(FILTERS[filter]).filter_recording(model, *recording, settings)
 
 
 _smooth = jax.jit(ensemble.smooth)
