@@ -50,27 +50,23 @@ def predict(state: Gaussian, system: System, offset: Float[Array, " dx"]) -> Gau
     return Gaussian(a @ state.mean + offset, a @ state.cov @ a.T + system.process_cov)
 
 
-def _seen(mean: Array, system: System, y: Array) -> tuple[Array, Array, Array, Array]:
-    """Which channels were seen; C, R and the innovation, where a missing one has unit variance and says nothing."""
-    seen = ~jnp.isnan(y)
-    c = jnp.where(seen[:, None], system.emission, 0.0)
-    r = jnp.where(seen[:, None] & seen, system.obs_cov, jnp.eye(y.shape[0], dtype=y.dtype))
-    expected = system.emission @ mean + system.emission_bias
-    return seen, c, r, jnp.where(seen, jnp.where(seen, y, 0.0) - expected, 0.0)
-
-
 def update(state: Gaussian, system: System, y: Float[Array, " dy"]) -> tuple[Gaussian, Float[Array, ""]]:
     """Condition on `y`; returns the state and `log N(y | C m, C P C^T + R)`. Cost O(dx^2 dy + dy^3).
 
     The covariance is updated in Joseph's form, which stays positive definite.
     """
-    seen, c, r, innovation = _seen(state.mean, system, y)
+    seen = ~jnp.isnan(y)
+    both = seen[:, None] & seen[None, :]
+    c = jnp.where(seen[:, None], system.emission, 0.0)
+    r = jnp.where(both, system.obs_cov, jnp.eye(y.shape[0], dtype=y.dtype))
+    expected = system.emission @ state.mean + system.emission_bias
+    innovation = jnp.where(seen, jnp.where(seen, y, 0.0) - expected, 0.0)
     chol = cholesky(c @ state.cov @ c.T + r)
     half = solve_lower(chol, c @ state.cov)
     gain = solve_lower_transposed(chol, half).T
     whitened = solve_lower(chol, innovation[:, None])[:, 0]
     rest = jnp.eye(state.mean.shape[0], dtype=y.dtype) - gain @ c
-    noise = jnp.where(seen[:, None] & seen, r, 0.0)
+    noise = jnp.where(both, system.obs_cov, 0.0)
     cov = rest @ state.cov @ rest.T + gain @ noise @ gain.T
     score = gaussian_log_density(whitened, chol, jnp.sum(seen, dtype=y.dtype))
     return Gaussian(state.mean + gain @ innovation, cov), score
@@ -102,7 +98,10 @@ def smooth(system: System, trace: Trace, outputs: Float[Array, "t dy"]) -> Gauss
 
     def body(ahead: tuple[Array, Array], now: tuple[Gaussian, Array]) -> tuple[tuple[Array, Array], Gaussian]:
         (r, n), ((mean, cov), y) = ahead, now
-        _, c, obs_cov, innovation = _seen(mean, system, y)
+        seen = ~jnp.isnan(y)
+        c = jnp.where(seen[:, None], system.emission, 0.0)
+        innovation = jnp.where(seen, y - system.emission @ mean - system.emission_bias, 0.0)
+        obs_cov = jnp.where(seen[:, None] & seen, system.obs_cov, jnp.eye(y.shape[0], dtype=y.dtype))
         solved = jnp.linalg.solve(c @ cov @ c.T + obs_cov, jnp.column_stack([c, innovation]))  # S^{-1} [C, innovation]
         rest = eye - cov @ c.T @ solved[:, :-1]
         r = c.T @ solved[:, -1] + rest.T @ r
