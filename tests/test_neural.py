@@ -123,7 +123,7 @@ def test_residual_transition_is_its_line_plus_its_network() -> None:
     for layer in layers[:-1]:
         hidden = np.tanh(hidden @ np.asarray(layer.weight).T + layer.bias)
     expected = x @ transition.mean.weight.T + transition.mean.bias + hidden @ layers[-1].weight.T + layers[-1].bias
-    mean, var = transition(jnp.asarray(x))
+    mean, var = jax.tree.leaves(transition(jnp.asarray(x)))
     np.testing.assert_allclose(mean, expected, rtol=1e-6)
     np.testing.assert_array_equal(var, 0.0)
 
@@ -137,7 +137,7 @@ def test_gated_transition_follows_its_equations() -> None:
         np.asarray(transition.proposal(jnp.asarray(x))),
     )
     line = x @ transition.mean.weight.T + transition.mean.bias
-    mean, var = transition(jnp.asarray(x))
+    mean, var = jax.tree.leaves(transition(jnp.asarray(x)))
     np.testing.assert_allclose(mean, (1 - g) * line + g * h, rtol=1e-6)
     spread = np.maximum(h, 0) @ transition.spread.weight.T + transition.spread.bias
     np.testing.assert_allclose(var, np.log1p(np.exp(spread)), rtol=1e-6)
