@@ -1,7 +1,7 @@
 """The command line with a paper of its own, without JAX: `python tests/fake_paper.py reproduce all ...`.
 
-Its one chapter has fits that take FAKE_SECONDS, one that always fails and one that kills its process. Every fit leaves
-a line in the file that FAKE_LOG names; those that come after the first FAKE_STUCK of them do not end.
+Its one experiment has fits that take FAKE_SECONDS, one that always fails and one that kills its process. Every fit
+leaves a line in the file that FAKE_LOG names; those that come after the first FAKE_STUCK of them do not end.
 """
 
 import os
@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpssm.reproduction import plan
-from gpssm.reproduction.numbers import files, mean, number
-from gpssm.reproduction.pages import Section, Table, entry
-from gpssm.reproduction.plan import Cell, Group, Task
+from gpssm.experiments import EXPERIMENTS, Entry
+from gpssm.experiments.base import Cell, Group, Task
+from gpssm.experiments.estimates import mean
+from gpssm.experiments.pages import Section, Table
+from gpssm.experiments.tables import entry, files, number
 
 SEEDS = 4
 LEFT_OUT = "fake: nothing"
@@ -59,12 +60,12 @@ def section(groups: Sequence[Group]) -> Section:
 
 
 def main() -> None:
-    from gpssm.cli.main import main
+    EXPERIMENTS.clear()
+    EXPERIMENTS["fake"] = Entry("fake_paper", "Nothing but names.")
+    from gpssm.cli.main import main  # commands are those of the experiments that there are now
 
     if hasattr(os, "sched_setaffinity"):  # the test that starts this is pinned to one core
         os.sched_setaffinity(0, {int(core) for core in os.environ["GPSSM_TEST_CORES"].split(",")})
-    plan.CHAPTERS.clear()
-    plan.CHAPTERS["fake"] = "fake_paper"
     main()
 
 

@@ -58,7 +58,7 @@ def test_reproduce_prints_json_and_nothing_else(tmp_path: Path) -> None:
     result = run("reproduce", "kink", *arguments, "--json", "--out", str(tmp_path))
     assert result.returncode == 0, result.stderr
     printed = json.loads(result.stdout)
-    assert set(printed) == {"experiment", "rows"} and printed["experiment"] == "kink"
+    assert set(printed) == {"experiment", "rows", "report"} and printed["experiment"] == "kink"
     (row,) = printed["rows"]
     assert set(row) == {
         "method", "setting", "obs_noise", "seeds", "mse", "mse_se", "log_likelihood", "log_likelihood_se",
@@ -99,8 +99,8 @@ def test_recorded_systems_are_scored_once_and_kept(tmp_path: Path, monkeypatch: 
     assert (row["dataset"], row["method"], row["seeds"]) == ("gas_furnace", "ARX(4)", 2)
     assert row["free_run_rmse"] == pytest.approx(1.20, abs=0.05)  # 1.201 by least squares alone
     assert (tmp_path / "sysid.png").read_bytes().startswith(b"\x89PNG")
-    kept = sorted((tmp_path / "fits").iterdir())
-    assert [path.name for path in kept] == ["gas_furnace-ARX(4)-0.json", "gas_furnace-ARX(4)-1.json"]
+    kept = sorted(tmp_path.glob("results/sysid/ARX_4/gas_furnace/offline/*.json"))
+    assert [path.name[:7] for path in kept] == ["seed-0-", "seed-1-"]
     written = [path.stat().st_mtime_ns for path in kept]
     again = run(*arguments, "--out", str(tmp_path))
     assert again.stdout == first.stdout

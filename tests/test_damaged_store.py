@@ -13,14 +13,19 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from gpssm.errors import InvalidInput
-from gpssm.reproduction import pages, report
-from gpssm.reproduction.plan import CHAPTERS, Job, Task, plan
+from gpssm.experiments import EXPERIMENTS
+from gpssm.experiments.base import Task
+from gpssm.experiments.pages import Table
+from gpssm.experiments.tables import entry
+from gpssm.reproduction import report
+from gpssm.reproduction.plan import Job, plan
 from gpssm.reproduction.store import Store
 from gpssm.reproduction.work import record
 
 SCRIPT = Path(__file__).with_name("fake_paper.py")
 VERSIONS = {"gpssm": "1"}
-JOBS = [Job(Task("kink", "EnVI", "0.08", "sd", seed), CHAPTERS["kink"], "as ever", VERSIONS, 1.0) for seed in range(3)]
+MODULE = EXPERIMENTS["kink"].module
+JOBS = [Job(Task("kink", "EnVI", "0.08", "sd", seed), MODULE, "as ever", VERSIONS, 1.0) for seed in range(3)]
 
 
 def filled(directory: Path) -> Store:
@@ -91,6 +96,7 @@ JOB = JOBS[0].as_dict()
                 {"task": JOB["task"] | {"seed": "../../secret"}},
                 {"task": JOB["task"] | {"method": 3}},
                 {"task": JOB["task"] | {"shortened": []}},
+                {"task": JOB["task"] | {"varied": "../../secret"}},
                 {"versions": ["1"]},
                 {"cost": None},
             )
@@ -221,9 +227,9 @@ def test_a_worker_of_a_cluster_opens_no_file_that_others_can_put_there(tmp_path:
 @given(st.text(st.sampled_from("ab1_ \n\t|`*[]()<>&\\~!#-./:$\"'="), max_size=25), st.booleans())
 def test_any_text_is_one_cell_of_a_table(text: str, linked: bool) -> None:
     """As another program reads Markdown: the text, in its cell, and nothing that it could have meant."""
-    cells = (pages.entry(text, "results/" if linked else ""), pages.entry("next"))
-    lines = pages.markdown_table(pages.Table("", ("one", "two"), (cells,)))
-    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse("\n".join(lines))
+    table = Table("", ("one", "two"), ((entry(text, "results/" if linked else ""), entry("next")),))
+    lines = str(report.TEMPLATES.get_template("table.md.j2").module.lines(table, True))  # type: ignore[attr-defined]
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(lines)
     inline = [token.children or [] for token in tokens if token.type == "inline"]
     assert len(inline) == 4  # two of the head, two of the row
     kinds = {child.type for child in inline[2]}

@@ -12,7 +12,8 @@ from scipy.stats import multivariate_normal
 
 from gpssm.filters import ensemble, kalman
 from gpssm.filters.small_ensembles import gaspari_cohn
-from gpssm.models import DiagonalNoise, FullNoise, FunctionEmission, LinearEmission
+from gpssm.models.emission import FunctionEmission, LinearEmission
+from gpssm.models.noise import DiagonalNoise, FullNoise
 
 UPDATES = ("perturbed", "sqrt", "mixture")
 MOMENTS = ("sampled", "exact_noise")

@@ -8,7 +8,8 @@ import pytest
 from gpssm.datasets import kink, kink_function
 from gpssm.experiments.filters import true_kink, true_model
 from gpssm.filters import ensemble, extended, kalman
-from gpssm.models import DiagonalNoise, FullNoise, FunctionEmission, LinearEmission
+from gpssm.models.emission import FunctionEmission, LinearEmission
+from gpssm.models.noise import DiagonalNoise, FullNoise
 
 run = jax.jit(extended.run, static_argnums=0, static_argnames="inflation")
 A = np.array([[0.8, 0.3], [-0.2, 0.7]])

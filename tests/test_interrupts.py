@@ -21,7 +21,6 @@ import gpssm
 from gpssm.cli import output
 from gpssm.cli.main import main
 from gpssm.datasets import kink, to_csv
-from gpssm.methods.base import Course
 from gpssm.plumbing.interruption import Interruption
 from gpssm.posteriors.history import Progress
 from gpssm.training import progress
@@ -143,8 +142,7 @@ def test_who_listened_before_hears_it_too_and_has_its_place_back() -> None:
 
 def test_only_whole_fits_are_results_of_an_experiment() -> None:
     """There, the first interrupt ends the command: what was learned so far would pass for a result."""
-    nobody = output._Nobody()
-    with pytest.raises(KeyboardInterrupt), output.fitting(nobody, "a fit"), Interruption() as asked:
+    with pytest.raises(KeyboardInterrupt), output.whole_fits(), Interruption() as asked:
         asked.something_to_keep = True
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -159,20 +157,12 @@ def lost() -> None:
 def test_an_interrupt_that_was_lost_is_noticed_all_the_same() -> None:
     """A callback of the garbage collector, of which JAX has one, swallows what is raised in it."""
     with Interruption() as asked:
-        course = Course(*[None] * 4, asked, None, 0, None)  # type: ignore[arg-type]
-        course.searching()(1, 7)
+        monitor = progress.Monitor(asked, None)
+        monitor.searching()(1, 7)
         lost()
         assert asked.requested  # so that training stops after its first chunk
         with pytest.raises(KeyboardInterrupt):
-            course.searching()(2, 7)
-    seen: list[Progress] = []
-    with pytest.raises(KeyboardInterrupt), output.fitting(output._Nobody(), "a fit") as watch:
-        watch(told(25))
-        lost()
-        seen.append(told(50))
-        watch(seen[-1])
-        seen.append(told(75))
-    assert [p.step for p in seen] == [50]
+            monitor.searching()(2, 7)
     with pytest.raises(KeyboardInterrupt), output.whole_fits():
         lost()
 

@@ -1,6 +1,7 @@
 """Lorenz-96: the integrator, and the ensemble filter's published errors in 40 dimensions."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import jax
@@ -8,9 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpssm.cli import filters as command
+from gpssm.cli import reproduce as command
 from gpssm.datasets import lorenz96, lorenz96_function
 from gpssm.experiments import filters as experiment
+from gpssm.filters import small_ensembles
+from gpssm.reproduction.plan import jobs_of
+from gpssm.reproduction.store import Store
+from gpssm.reproduction.work import record
 
 LENGTH = 2000
 
@@ -55,7 +60,7 @@ def test_rotation_keeps_mean_and_covariance(n):
     rng = np.random.default_rng(0)
     members = rng.normal(size=(n, 5)) @ rng.normal(size=(5, 5)) + 3.0
     draws = jnp.asarray(rng.normal(size=(2000, n - 1, n - 1)))
-    rotated = np.asarray(jax.jit(jax.vmap(rotate, (None, 0)))(jnp.asarray(members), draws))
+    rotated = np.asarray(jax.jit(jax.vmap(small_ensembles.rotate, (None, 0)))(jnp.asarray(members), draws))
     for one in rotated[:20]:
         np.testing.assert_allclose(one.mean(axis=0), members.mean(axis=0), atol=1e-12)
         np.testing.assert_allclose(np.cov(one.T), np.cov(members.T), atol=1e-11)
@@ -98,21 +103,22 @@ def test_a_thousand_particles_are_lost_in_forty_dimensions(series):
     assert error(mean, short) > 2.0
 
 
-def test_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The table, its file and its figure, of runs that are made up."""
-
-    def runs(seed):
-        return [
+def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The table, its file and its figure, of runs that are made up, and found where they are kept."""
+    cells = experiment.select("lorenz96")
+    store, jobs = Store(tmp_path), jobs_of("filters", cells, 2)
+    store.begin(jobs, False)
+    for seed, job in enumerate(jobs):
+        runs = [
             experiment.Run("Lorenz-96", 1.0, name, seed, 0.2 + 0.02 * seed, -58.0, 0.1)
             for name in (*experiment.TWINS, "extended", "particle")
         ]
-
-    monkeypatch.setattr(experiment, "lorenz96_runs", runs)
-    command.run("lorenz96", 2, True, False, tmp_path)
+        store.write(job, record(job, {"runs": [asdict(run) for run in runs]}, None, "", 1.0, 1.0))
+    command.run("filters", cells, seeds=2, json_=True, out=tmp_path)
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["published_rmse"] for row in rows] == [0.18, 0.22, 0.22, 0.24, None]
     np.testing.assert_allclose([rows[0]["rmse"], rows[0]["rmse_se"]], [0.21, 0.01])
-    assert len(json.loads((tmp_path / "results.json").read_text())["runs"]) == 10
+    assert sum(len(fit["runs"]) for fit in json.loads((tmp_path / "results.json").read_text())["fits"]) == 10
     assert (tmp_path / "filters.png").exists()
-    command.run("lorenz96", 2, False, False, None)
+    command.run("filters", cells, seeds=2, out=tmp_path)
     assert "0.210 ± 0.010" in capsys.readouterr().out

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from gpssm.gp import RBF, Function, Identity, Linear, SparseGP, Zero
-from gpssm.models import GPSSM, DiagonalNoise, FullNoise, InitialState, LinearEmission, Transition
+from gpssm.models.emission import LinearEmission
+from gpssm.models.gpssm import GPSSM, InitialState, Transition
+from gpssm.models.noise import DiagonalNoise, FullNoise
 from gpssm.models.scaling import Scaling, moments
 from gpssm.posteriors.history import History
 from gpssm.posteriors.summary import summarise

@@ -10,6 +10,7 @@ import pytest
 
 from gpssm.datasets import car as simulate
 from gpssm.experiments import car, nascar
+from gpssm.experiments.base import Task
 
 
 def run(*arguments: str) -> dict[str, object]:
@@ -26,14 +27,15 @@ def test_car_scores_are_the_supplements() -> None:
     data = simulate(car.LENGTH, seed=0)
     assert data.series.states is not None
     found = car.score(data.series.states + np.array([3.0, 0.0, 4.0, 0.0]), data)
-    assert list(found) == car.slot_names() and len(found) == len(car.PAPER["identity"]["KF"])
+    assert tuple(found) == car.NAMES and len(found) == len(car.PAPER["identity"]["KF"])
     np.testing.assert_allclose(list(found.values()), 5.0)
 
 
 def test_kalman_filter_of_the_car_is_where_the_paper_has_it() -> None:
     """The two rows that need no learning: the exact filter, and the observations."""
     for method in ("KF", "baseline"):
-        found = np.mean([car.run(method, "identity", seed)[1]["0-1000"] for seed in range(5)])
+        runs = [car.run(Task("car", method, "car", "identity", seed)) for seed in range(5)]
+        found = np.mean([run["rmse"]["0-1000"] for run in runs])
         printed = car.PAPER["identity"][method][-1]
         assert printed is not None
         np.testing.assert_allclose(found, printed, rtol=0.03)

@@ -10,7 +10,8 @@ import pytest
 from gpssm.datasets import kink, kink_function
 from gpssm.experiments.filters import true_model
 from gpssm.filters import ensemble, kalman, particle
-from gpssm.models import DiagonalNoise, FullNoise, LinearEmission
+from gpssm.models.emission import LinearEmission
+from gpssm.models.noise import DiagonalNoise, FullNoise
 
 A = np.array([[0.8, 0.3], [-0.2, 0.7]])
 F_ROOT, Q_ROOT = np.array([[0.3, 0.0], [0.1, 0.2]]), np.array([[0.5, 0.0], [0.2, 0.4]])

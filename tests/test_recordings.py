@@ -12,10 +12,11 @@ import pytest
 
 from gpssm.datasets import Benchmark, Series, Unseen
 from gpssm.experiments import recordings, sysid
-from gpssm.experiments.recordings import Row, Summary, best_published, published, summarise, summary
+from gpssm.experiments.base import Cell, Group
+from gpssm.experiments.published import best_published, published
+from gpssm.experiments.recordings import summarise, summary
 from gpssm.methods import registry
-from gpssm.reproduction.chapters import recordings as chapter
-from gpssm.reproduction.plan import Cell, Group, plan
+from gpssm.reproduction.plan import plan
 
 PUBLISHED = Path(__file__).parents[1].parent / "shared" / "data"
 needs_published = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published data are not part of the project")
@@ -26,14 +27,14 @@ def test_scores_are_those_computed_by_hand() -> None:
     truth = np.array([[1.0, 100.0], [-1.0, -300.0]])  # standard deviations 1 and 200
     paths = np.array([[[2.0, 80.0], [0.0, -320.0]], [[4.0, 120.0], [2.0, -280.0]]])  # means 3, 100; 1, -300
     found = recordings.scores(paths, truth)
-    assert found.rmse == pytest.approx([2.0, 0.0])
-    assert found.nrmse == pytest.approx(np.sqrt((2.0**2 + 0.0) / 2))
-    assert found.coverage90 == 0.5  # 1 is below both paths, and so is -1; the second output lies between its paths
+    assert found["rmse"] == pytest.approx([2.0, 0.0])
+    assert found["nrmse"] == pytest.approx(np.sqrt((2.0**2 + 0.0) / 2))
+    assert found["coverage90"] == 0.5  # 1 is below both paths, and so is -1; the second output lies between its paths
     # E|X - y| - |X1 - X2| / 2 with the pair counted once: 2 - 1 and 20 - 20, relative to 1 and 200.
-    assert found.crps == pytest.approx(((2.0 - 1.0) + (20.0 - 20.0) / 200) / 2)
+    assert found["crps"] == pytest.approx(((2.0 - 1.0) + (20.0 - 20.0) / 200) / 2)
     variances = np.array([2.0, 800.0])  # of two paths: half the square of their distance
     errors = np.array([4.0, 0.0])
-    assert found.nlpd == pytest.approx(np.mean(0.5 * (np.log(2 * np.pi * variances) + errors / variances)))
+    assert found["nlpd"] == pytest.approx(np.mean(0.5 * (np.log(2 * np.pi * variances) + errors / variances)))
 
 
 def test_errors_do_not_depend_on_units() -> None:
@@ -41,9 +42,11 @@ def test_errors_do_not_depend_on_units() -> None:
     truth, paths = rng.normal(size=(30, 2)), rng.normal(size=(20, 30, 2))
     unit, shift = np.array([1e-8, 1e4]), np.array([3e-8, -2e4])
     plain, other = recordings.scores(paths, truth), recordings.scores(paths * unit + shift, truth * unit + shift)
-    assert (other.nrmse, other.crps, other.coverage90) == pytest.approx((plain.nrmse, plain.crps, plain.coverage90))
-    np.testing.assert_allclose(other.rmse, np.array(plain.rmse) * unit)
-    assert other.nlpd == pytest.approx(plain.nlpd + np.log(unit).mean())
+    assert (other["nrmse"], other["crps"], other["coverage90"]) == pytest.approx(
+        (plain["nrmse"], plain["crps"], plain["coverage90"])
+    )
+    np.testing.assert_allclose(other["rmse"], np.array(plain["rmse"]) * unit)
+    assert other["nlpd"] == pytest.approx(plain["nlpd"] + np.log(unit).mean())
 
 
 def simulated(run_in: int, outputs: int = 1, length: int = 160) -> Benchmark:
@@ -72,24 +75,24 @@ def test_outputs_after_the_run_in_are_never_read(run_in: int) -> None:
     poisoned = data.test.series.outputs.copy()
     poisoned[run_in:] = 1e6 * np.random.default_rng(0).normal(size=poisoned[run_in:].shape)
     honest, other = (recordings.fit(each, "ARX", 0) for each in (data, with_outputs(data, poisoned)))
-    assert other.mean == honest.mean and other.low == honest.low and other.high == honest.high
-    assert other.rmse != honest.rmse
-    assert len(honest.mean[0]) == len(honest.truth[0]) == 160 - run_in
-    np.testing.assert_allclose(honest.truth[0], data.test.series.outputs[run_in:, 0], rtol=1e-5)
+    assert other["mean"] == honest["mean"] and other["low"] == honest["low"] and other["high"] == honest["high"]
+    assert other["rmse"] != honest["rmse"]
+    assert len(honest["mean"][0]) == len(honest["truth"][0]) == 160 - run_in
+    np.testing.assert_allclose(honest["truth"][0], data.test.series.outputs[run_in:, 0], rtol=1e-5)
 
 
 def test_the_run_in_finds_the_state_and_is_not_scored() -> None:
     data = simulated(50)
     found = recordings.fit(data, "ARX", 0)
-    assert found.nrmse < 0.2
+    assert found["nrmse"] < 0.2
     # From the end of learning, the forecast would start far from where the test recording is.
     away = recordings.fit(data._replace(tests=(data.test._replace(run_in=0),)), "ARX", 0)
-    assert away.nrmse > 1.0 and abs(away.mean[0][0] - data.test.series.outputs[0, 0]) > 20
+    assert away["nrmse"] > 1.0 and abs(away["mean"][0][0] - data.test.series.outputs[0, 0]) > 20
     # Missing, the samples of the run-in tell nothing; wrong, they tell where it was not.
     moved = data.test.series.outputs.copy()
     moved[:50] += 100.0
     other = recordings.fit(with_outputs(data, moved), "ARX", 0)
-    assert other.truth == found.truth and other.mean != found.mean
+    assert other["truth"] == found["truth"] and other["mean"] != found["mean"]
 
 
 @pytest.mark.parametrize("run_in", [0, 50])
@@ -118,7 +121,7 @@ def test_a_stream_goes_on_learning_in_the_run_in(run_in: int, monkeypatch: pytes
     outputs = np.vstack([data.train.outputs, test.outputs[:run_in]])
     inputs = np.vstack([data.train.inputs, test.inputs[:run_in]])
     np.testing.assert_array_equal(np.array(asked["learned"]), np.hstack([outputs, inputs]))
-    assert asked["horizon"] == 160 - run_in == len(found.mean[0])
+    assert asked["horizon"] == 160 - run_in == len(found["mean"][0])
     np.testing.assert_array_equal(asked["inputs"], test.inputs[run_in:])
 
 
@@ -126,12 +129,12 @@ def test_what_is_stored_has_every_output_and_is_thinned(monkeypatch: pytest.Monk
     data = simulated(0, outputs=2)
     monkeypatch.setattr(recordings, "_KEPT", 60)
     found = recordings.fit(data, "ARX", 0)
-    assert found.step == 3 and len(found.rmse) == 2
-    for curves in (found.mean, found.low, found.high, found.truth):
+    assert found["step"] == 3 and len(found["rmse"]) == 2
+    for curves in (found["mean"], found["low"], found["high"], found["truth"]):
         assert [len(curve) for curve in curves] == [54, 54]
-    np.testing.assert_allclose(np.array(found.truth).T, data.test.series.outputs[::3], rtol=1e-5)
-    assert all(low < high for low, high in zip(found.low[1], found.high[1], strict=True))
-    assert found.cpu_seconds >= 0 and found.compile_seconds >= 0
+    np.testing.assert_allclose(np.array(found["truth"]).T, data.test.series.outputs[::3], rtol=1e-5)
+    assert all(low < high for low, high in zip(found["low"][1], found["high"][1], strict=True))
+    assert found["cpu_seconds"] >= 0 and found["compile_seconds"] >= 0
 
 
 def test_time_spent_compiling_is_not_that_of_the_fit() -> None:
@@ -140,7 +143,7 @@ def test_time_spent_compiling_is_not_that_of_the_fit() -> None:
 
     jax.clear_caches()
     found = recordings.fit(simulated(0), "ARX", 0)
-    assert found.compile_seconds > 0 and found.cpu_seconds < 5
+    assert found["compile_seconds"] > 0 and found["cpu_seconds"] < 5
 
 
 def result(nrmse: float | None, rmse: list[float | None], seconds: float = 1.0) -> dict[str, Any]:
@@ -150,21 +153,21 @@ def result(nrmse: float | None, rmse: list[float | None], seconds: float = 1.0) 
 
 def test_rows_are_means_over_seeds() -> None:
     row = summarise("drive", "ARX", [result(0.5, [1.0], 2.0), result(0.7, [3.0], 4.0)])
-    assert (row.seeds, row.failed, row.rmse, row.cpu_seconds) == (2, 0, 2.0, 3.0)
-    assert (row.nrmse, row.rmse_sd) == pytest.approx((0.6, np.sqrt(2.0)))
-    assert list(row.as_dict()) == [
+    assert (row["seeds"], row["failed"], row["rmse"], row["cpu_seconds"]) == (2, 0, 2.0, 3.0)
+    assert (row["nrmse"], row["rmse_sd"]) == pytest.approx((0.6, np.sqrt(2.0)))
+    assert list(row) == [
         "dataset", "method", "seeds", "failed", "rmse", "rmse_sd", "nrmse", "coverage90", "crps", "nlpd",
         "cpu_seconds", "compile_seconds",
     ]  # fmt: skip
     several = summarise("tank", "ARX", [result(0.5, [1.0, 10.0])])
-    assert several.rmse == [1.0, 10.0] and several.rmse_sd == [0.0, 0.0]
+    assert several["rmse"] == [1.0, 10.0] and several["rmse_sd"] == [0.0, 0.0]
     diverged = summarise("drive", "ARX", [result(0.5, [1.0]), result(None, [None])])
-    assert np.isnan(diverged.nrmse) and np.isnan(diverged.rmse) and diverged.seeds == 2
+    assert np.isnan(diverged["nrmse"]) and np.isnan(diverged["rmse"]) and diverged["seeds"] == 2
     failed = summarise("drive", "ARX", [], 3)
-    assert np.isnan(failed.nrmse) and (failed.seeds, failed.failed) == (0, 3)
+    assert np.isnan(failed["nrmse"]) and (failed["seeds"], failed["failed"]) == (0, 3)
 
 
-def rows(**errors: tuple[float, ...]) -> list[Row]:
+def rows(**errors: tuple[float, ...]) -> list[dict[str, Any]]:
     return [
         summarise(str(place), method, [result(error if np.isfinite(error) else None, [1.0])])
         for method, each in errors.items()
@@ -173,23 +176,27 @@ def rows(**errors: tuple[float, ...]) -> list[Row]:
     ]
 
 
+def line(*values: Any) -> dict[str, Any]:
+    return dict(zip(("method", "datasets", "relative_to_arx", "first", "behind_linear"), values, strict=True))
+
+
 def test_summary() -> None:
     found = summary(rows(EnVI=(0.1, 0.8, 0.42, np.nan), ARX=(0.2, 0.4, 0.4, 1.0), LinearGaussian=(0.4, 0.2, 0.5, 2.0)))
-    assert [each.method for each in found] == ["EnVI", "ARX", "LinearGaussian"]
+    assert [each["method"] for each in found] == ["EnVI", "ARX", "LinearGaussian"]
     envi, arx, linear = found
     # Half, twice and 1.05 times the error of ARX; where it has diverged there is no ratio, but it is behind.
-    assert envi.relative_to_arx == pytest.approx(1.05 ** (1 / 3))
-    assert (envi.datasets, envi.first, envi.behind_linear) == (3, 1, 2)
-    assert arx == Summary("ARX", 4, pytest.approx(1.0), 2, 1)
-    assert linear == Summary("LinearGaussian", 4, pytest.approx((2 * 0.5 * 1.25 * 2) ** 0.25), 1, 3)
+    assert envi["relative_to_arx"] == pytest.approx(1.05 ** (1 / 3))
+    assert (envi["datasets"], envi["first"], envi["behind_linear"]) == (3, 1, 2)
+    assert arx == line("ARX", 4, pytest.approx(1.0), 2, 1)
+    assert linear == line("LinearGaussian", 4, pytest.approx((2 * 0.5 * 1.25 * 2) ** 0.25), 1, 3)
 
 
 def test_summary_without_arx_or_any_linear_method() -> None:
     missing = -np.inf
     (envi, linear) = summary(rows(EnVI=(0.1, 0.8), LinearGaussian=(0.2, missing)))
-    assert envi == Summary("EnVI", 2, None, 2, 0) and linear == Summary("LinearGaussian", 1, None, 0, 0)
+    assert envi == line("EnVI", 2, None, 2, 0) and linear == line("LinearGaussian", 1, None, 0, 0)
     (alone,) = summary(rows(EnVI=(0.1, np.nan)))
-    assert alone == Summary("EnVI", 1, None, 1, None)
+    assert alone == line("EnVI", 1, None, 1, None)
 
 
 def test_published_numbers() -> None:
@@ -224,7 +231,7 @@ def test_the_table_has_our_numbers_and_those_published() -> None:
         return Group(Cell(method, dataset, ""), folder, tuple(f | curves for f in found), files, (), ())
 
     groups = [group("EnVI", "cascaded_tanks", 0.2, 0.4), group("ARX", "cascaded_tanks", 0.5), group("EnVI", "heating")]
-    section = chapter.section(groups)
+    section = recordings.section(groups)
     brief, overview, over_all, tanks, _ = section.tables
     assert brief.brief and not overview.brief
     shown = ["".join(part.text for part in cell) for cell in brief.rows[0]]
@@ -278,11 +285,11 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     data = load("drive")
     same = [sysid.fit("drive", data, "ARX", seed) for seed in range(2)]
-    assert row["rmse"] == pytest.approx(np.mean([score.free_run_rmse for score in same]))
-    assert row["nlpd"] == pytest.approx(np.mean([score.nlpd for score in same]))
+    assert row["rmse"] == pytest.approx(np.mean([score["free_run_rmse"] for score in same]))
+    assert row["nlpd"] == pytest.approx(np.mean([score["nlpd"] for score in same]))
     spread = data.split(0.5)[1].outputs.std()
     assert row["nrmse"] == pytest.approx(row["rmse"] / spread)
-    assert row["crps"] == pytest.approx(np.mean([score.crps for score in same]) / spread)
+    assert row["crps"] == pytest.approx(np.mean([score["crps"] for score in same]) / spread)
     files = sorted(tmp_path.glob("results/recordings/ARX/drive/seed-*.json"))
     kept = [json.loads(path.read_text())["result"] for path in files]
     assert np.mean([each["nrmse"] for each in kept]) == pytest.approx(row["nrmse"])

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 
 from gpssm.datasets import SOURCES
-from gpssm.experiments import car, nascar
+from gpssm.experiments import EXPERIMENTS, car, nascar
+from gpssm.experiments.base import Cell, Group, Task
+from gpssm.experiments.estimates import Estimate, mean, median, verdict
+from gpssm.experiments.tables import over_seeds
 from gpssm.reproduction import report
-from gpssm.reproduction.numbers import Estimate, mean, median, over_seeds, verdict
-from gpssm.reproduction.plan import CHAPTERS, Cell, Group, Job, Task, plan
+from gpssm.reproduction.plan import Job, plan
 from gpssm.reproduction.store import Store
 from gpssm.reproduction.work import record
 
@@ -41,7 +43,7 @@ def made_up(task: Task) -> dict[str, Any]:
         return dict.fromkeys(names, 0.5 + task.seed) | {n: curve(50) for n in ("mean", "low", "high", "truth")}
     if task.experiment == "car":
         figure = {name: curve(2, 30) for name in ("mean", "std", "truth", "observed")}
-        return {"rmse": dict.fromkeys(car.slot_names(), 0.6), "seconds": 3.0, "figure": figure}
+        return {"rmse": dict.fromkeys(car.NAMES, 0.6), "seconds": 3.0, "figure": figure}
     if task.experiment == "nascar":
         at_steps = {str(h): 1.0 + task.seed for h in nascar.HORIZONS}
         names = ("filter_rmse", "least_squares_rmse", "coverage90", "milliseconds")
@@ -102,7 +104,7 @@ def test_every_table_and_figure_is_there(made: Path) -> None:
         assert (made / "figures" / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
     assert page.count("<img") == page.count('src="data:image/png;base64,') == len(FIGURES)
     assert "<script" not in page and "http" not in re.sub(r"base64,[^\"]*", "", page)
-    assert "This is the fast version" in page and all(experiment in page for experiment in CHAPTERS)
+    assert "This is the fast version" in page and all(name in page for name, e in EXPERIMENTS.items() if e.in_paper)
     # Printed numbers, and what they are set beside.
     assert "0.0046 ± 0.0025" in text and "1.878" not in text and "1.88" in text
 
@@ -265,7 +267,7 @@ def test_a_picture_that_is_broken_would_be_seen(made: Path, tmp_path: Path) -> N
 
 @needs_chromium
 @needs_data
-def test_real_chapters_from_the_command_to_the_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_experiments_from_the_command_to_the_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cheapest fits of two of them; `benchmarks/reproduce.py --paper` runs all."""
     monkeypatch.setenv("GPSSM_DATA", str(DATA))
     command = [sys.executable, "-m", "gpssm.cli.main", "reproduce", "all", "--fast", "--json", "--out", str(tmp_path)]

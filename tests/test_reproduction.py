@@ -17,8 +17,10 @@ import pytest
 
 import gpssm
 from gpssm.errors import InvalidInput
+from gpssm.experiments import EXPERIMENTS, Entry
+from gpssm.experiments.base import Task
 from gpssm.methods import registry
-from gpssm.reproduction.plan import CHAPTERS, Job, Task, plan
+from gpssm.reproduction.plan import Job, plan
 from gpssm.reproduction.report import readme
 from gpssm.reproduction.store import Status, Store
 
@@ -116,9 +118,9 @@ def test_every_fit_has_a_file_of_its_own_and_survives_json(whole: list[Job]) -> 
     assert [Job.from_dict(json.loads(json.dumps(job.as_dict()))) for job in whole] == whole
 
 
-def test_the_fast_plan_is_part_of_every_chapter(whole: list[Job]) -> None:
+def test_the_fast_plan_is_part_of_every_experiment(whole: list[Job]) -> None:
     fast = plan(fast=True)
-    assert {job.task.experiment for job in fast} == set(CHAPTERS)
+    assert {job.task.experiment for job in fast} == {name for name, entry in EXPERIMENTS.items() if entry.in_paper}
     assert {job.file for job in fast if not job.task.shortened} <= {job.file for job in whole}
     # Two cores, a quarter of an hour, and half of it to spare for a slower machine.
     assert sum(job.cost for job in fast) < 2 * 15 * 60
@@ -244,7 +246,8 @@ def test_interrupt_ends_with_130_and_nothing_half_written(paper: Paper) -> None:
 def dask_cluster(directory: Path, workers: int) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
     """A scheduler and workers on loopback; its address and the workers."""
     pytest.importorskip("distributed")
-    environment = os.environ | {"PYTHONPATH": str(SCRIPT.parent), "FAKE_LOG": str(directory / "log")}
+    places = os.pathsep.join([str(SCRIPT.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": places, "FAKE_LOG": str(directory / "log")}
     environment |= {"FAKE_SECONDS": "0.3"}
     file = directory / "scheduler.json"
 
@@ -329,8 +332,8 @@ def test_readme_is_filled_from_a_run(paper: Paper, tmp_path: Path, monkeypatch: 
     filled = target.read_text()
     assert re.fullmatch(r"before\n<!-- results: begin -->\n.*<!-- results: end -->\nafter\n", filled, re.DOTALL)
     assert "| plain | 0.150000 ± 0.064550 |" in filled and "old" not in filled and "](" not in filled
-    monkeypatch.syspath_prepend(SCRIPT.parent)  # where the chapter of the fake paper is
-    monkeypatch.setitem(CHAPTERS, "fake", "fake_paper")
+    monkeypatch.syspath_prepend(SCRIPT.parent)  # where the fake experiment is
+    monkeypatch.setitem(EXPERIMENTS, "fake", Entry("fake_paper", ""))
     assert readme(Store(paper.out), filled) == filled
     with pytest.raises(InvalidInput, match="<!-- results: begin -->"):
         readme(Store(paper.out), "no markers")

@@ -10,7 +10,8 @@ import pytest
 from gpssm.filters import ensemble
 from gpssm.gp import RBF, Identity, Linear, Matern52, SparseGP, Zero
 from gpssm.gp.sparse import jitter_for, standard_normal_kl
-from gpssm.models import LinearEmission, Transition
+from gpssm.models.emission import LinearEmission
+from gpssm.models.gpssm import Transition
 
 LENGTHSCALE, VARIANCE = np.array([0.9, 1.3]), 1.6
 

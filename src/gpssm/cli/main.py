@@ -7,9 +7,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from gpssm import __version__
+from gpssm.cli.options import AsJson, Quiet
+from gpssm.cli.reproduce import app as reproduce
 from gpssm.errors import InvalidInput
 from gpssm.filters import FILTERS
-from gpssm.methods.registry import LIKELIHOODS, METHODS, ONLINE, SYSTEMS
+from gpssm.methods.registry import METHODS
+from gpssm.models import LIKELIHOODS
 from gpssm.parallel import runtime
 from gpssm.plumbing.interruption import INTERRUPTED, listening
 
@@ -19,13 +22,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Learn nonlinear dynamical systems from noisy time series, with honest uncertainty.",
 )
-reproduce = typer.Typer(
-    no_args_is_help=True, help="Run an experiment of the paper and set it beside the paper's numbers."
-)
 app.add_typer(reproduce, name="reproduce")
 
 
-EXTRAS = {"matplotlib": "plot", "pooch": "data", "redis": "live", "distributed": "dask", "rich": "cli"}
+EXTRAS = {"matplotlib": "plot", "pooch": "data", "redis": "live", "distributed": "dask", "rich": "cli", "jinja2": "cli"}
 """Packages that a command may need, and the extra that brings them."""
 
 
@@ -73,17 +73,6 @@ def _options(
     runtime.prepare()
 
 
-OutDir = Annotated[Path | None, typer.Option("--out", help="Directory for results and figures.", file_okay=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not tell on standard error how it is going.")]
-Online = Annotated[bool, typer.Option("--online", help=f"The methods that see every sample once: {', '.join(ONLINE)}.")]
-
-Processes = Annotated[
-    int | None, typer.Option(min=1, help="How many fits at once on this machine; one per core by default.")
-]
-RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try failed fits again.")]
-
-
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Directory for the picture and the model.", file_okay=False)] = Path("demo"),
@@ -98,14 +87,9 @@ def demo(
 
 
 Model = Annotated[Path, typer.Argument(help="A model that `gpssm fit` has saved.", show_default=False)]
-OutputColumns = Annotated[
-    list[str] | None,
-    typer.Option("--outputs", metavar="COLUMNS", help="Columns of the outputs; those of the model by default."),
-]
-InputColumns = Annotated[
-    list[str] | None,
-    typer.Option("--inputs", metavar="COLUMNS", help="Columns of the inputs; those of the model by default."),
-]
+OUTPUTS, INPUTS = (f"Columns of the {what}; those of the model by default." for what in ("outputs", "inputs"))
+OutputColumns = Annotated[list[str] | None, typer.Option("--outputs", metavar="COLUMNS", help=OUTPUTS)]
+InputColumns = Annotated[list[str] | None, typer.Option("--inputs", metavar="COLUMNS", help=INPUTS)]
 
 
 @app.command()
@@ -130,8 +114,7 @@ def fit(
         int | None, typer.Option(min=1, help="Inducing points of every state, where f is a GP; 20 by default.")
     ] = None,
     likelihood: Annotated[
-        str | None,
-        typer.Option(help=f"Of the outputs, one of {', '.join(LIKELIHOODS)}; the first by default."),
+        str | None, typer.Option(help=f"Of the outputs, one of {', '.join(LIKELIHOODS)}; the first by default.")
     ] = None,
     restarts: Annotated[
         int | None,
@@ -145,7 +128,7 @@ def fit(
     from gpssm.cli.fit import Choices, run
 
     choices = Choices(method, state_dim, num_inducing, likelihood, restarts, seed)
-    run(data, outputs, inputs, id_, choices, out, json_, quiet)
+    run(data, (outputs, inputs), id_, choices, out, json_, quiet)
 
 
 @app.command("filter")
@@ -165,7 +148,7 @@ def filter_(
     """The hidden state at every sample of a recording, with its standard deviation."""
     from gpssm.cli.filter import run
 
-    run(model, data, out, smooth, filter_, outputs, inputs, json_, quiet)
+    run(model, data, out, smooth, filter_, (outputs, inputs), json_, quiet)
 
 
 @app.command()
@@ -182,14 +165,8 @@ def forecast(
     ] = None,
     paths: Annotated[int, typer.Option(min=2, help="Number of sample paths.")] = 500,
     seed: Annotated[int, typer.Option(help="Seed of the paths.")] = 0,
-    output_columns: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMNS", help="Columns of the outputs; those of the model by default."),
-    ] = None,
-    input_columns: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMNS", help="Columns of the inputs; those of the model by default."),
-    ] = None,
+    output_columns: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help=OUTPUTS)] = None,
+    input_columns: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help=INPUTS)] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="CSV file for the forecast; printed by default.")
     ] = None,
@@ -199,7 +176,7 @@ def forecast(
     """The outputs to come: mean, standard deviation and quantiles of every step."""
     from gpssm.cli.forecast import run
 
-    run(model, history, inputs, horizon, paths, seed, output_columns, input_columns, out, json_, quiet)
+    run(model, history, inputs, horizon, paths, seed, (output_columns, input_columns), out, json_, quiet)
 
 
 @app.command()
@@ -221,7 +198,7 @@ def evaluate(
     """How well a model forecasts a recording that it has not seen."""
     from gpssm.cli.evaluate import run
 
-    run(model, data, history, fresh, block, outputs, inputs, json_, quiet)
+    run(model, data, history, fresh, block, (outputs, inputs), json_, quiet)
 
 
 @app.command()
@@ -241,13 +218,16 @@ def plot(
     """One picture: states, forecast, residuals of one-step predictions, and whether the bands hold."""
     from gpssm.cli.plot import run
 
-    run(model, data, outputs, inputs, out, json_, quiet)
+    run(model, data, (outputs, inputs), out, json_, quiet)
 
 
 @app.command()
 def stream(
     model: Annotated[
         Path | None, typer.Option(help="A model or stream to start from; with a checkpoint only its names are used.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help=f"Online method: {', '.join(ONLINE)}. [default: OEnVI, or that of the file]")
     ] = None,
     state_dim: Annotated[int, typer.Option(min=1, help="States of a new model: outputs and their past.")] = 4,
     num_inducing: Annotated[int, typer.Option(min=1, help="Inducing points of every state of a new model.")] = 40,
@@ -293,7 +273,9 @@ def stream(
         from gpssm.cli.stream import Choices, RedisChoices, run
 
         run(
-            Choices(model, state_dim, num_inducing, input_lags, seed, outputs, inputs, forecast, checkpoint, every),
+            Choices(
+                model, method, state_dim, num_inducing, input_lags, seed, outputs, inputs, forecast, checkpoint, every
+            ),
             RedisChoices(redis, source, target, group, consumer),
             stop,
         )
@@ -305,198 +287,6 @@ def datasets(json_: AsJson = False) -> None:
     from gpssm.cli.datasets import run
 
     run(json_)
-
-
-@reproduce.command()
-def kink(
-    setting: Annotated[
-        str, typer.Option(help="Process noise 0.05 as a 'variance' (text) or as 'sd' (code); or 'all'.")
-    ] = "all",
-    obs_noise: Annotated[
-        list[float] | None, typer.Option(help="Observation noise variance; repeat for several.")
-    ] = None,
-    method: Annotated[str, typer.Option(help=f"{', '.join(SYSTEMS)}, EnVI (paper), or all.")] = "all",
-    online: Online = False,
-    length: Annotated[int, typer.Option(min=50, help="Number of samples.")] = 600,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 5,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-    out: OutDir = None,
-) -> None:
-    """Table I: the kink function, beside the paper's rows."""
-    from gpssm.cli.kink import run
-
-    run(setting, obs_noise, method, online, length, seeds, json_, quiet, out)
-
-
-@reproduce.command()
-def convergence(
-    setting: Annotated[str, typer.Option(help="Process noise 0.05 as a 'variance' or as 'sd'; or 'all'.")] = "sd",
-    method: Annotated[str, typer.Option(help="EnVI, vGPSSM, VCDT, VCDT (amortised), or all.")] = "all",
-    steps: Annotated[int, typer.Option(min=25, help="Iterations of every fit.")] = 1000,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 3,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-    out: OutDir = None,
-) -> None:
-    """The convergence figure: error of f on the kink function against iterations and against seconds."""
-    from gpssm.cli.convergence import run
-
-    run(setting, method, steps, seeds, json_, quiet, out)
-
-
-@reproduce.command()
-def filters(
-    system: Annotated[str, typer.Option(help="kink, lorenz96, or all.")] = "all",
-    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 5,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-    out: OutDir = None,
-) -> None:
-    """Ensemble, particle and extended filter on kink and on Lorenz-96, beside published errors."""
-    from gpssm.cli.filters import run
-
-    run(system, seeds, json_, quiet, out)
-
-
-@reproduce.command()
-def car(
-    emission: Annotated[str, typer.Option(help="C: 'identity', 'random' or 'all'.")] = "all",
-    method: Annotated[
-        str, typer.Option(help="KF, EnVI, OEnVI (either also as 'EnVI, R known'), baseline, or all.")
-    ] = "all",
-    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 10,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-    out: OutDir = None,
-) -> None:
-    """The supplement's two tables: filtering a car whose dynamics are learned on the way."""
-    from gpssm.cli.car import run
-
-    run(emission, method, seeds, json_, quiet, out)
-
-
-@reproduce.command()
-def nascar(
-    method: Annotated[str, typer.Option(help=f"{', '.join(ONLINE)}, or all.")] = "all",
-    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 20,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-    out: OutDir = None,
-) -> None:
-    """The NASCAR track: learn its dynamics in one pass, then forecast, beside an oracle."""
-    from gpssm.cli.nascar import run
-
-    run(method, seeds, json_, quiet, out)
-
-
-@reproduce.command()
-def sysid(
-    dataset: Annotated[str, typer.Option(help="actuator, ballbeam, drive, dryer, gas_furnace, or all.")] = "all",
-    method: Annotated[str, typer.Option(help=f"{', '.join(METHODS)}, or all.")] = "all",
-    online: Online = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 5,
-    missing: Annotated[float, typer.Option(help="Share of training outputs to delete at random.")] = 0.0,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-    out: Annotated[
-        Path, typer.Option("--out", help="Directory for results and figures; fits found there are not repeated.")
-    ] = Path("results/sysid"),
-) -> None:
-    """Table II: five recorded systems, beside the paper's rows."""
-    from gpssm.cli.sysid import run
-
-    run(dataset, method, online, seeds, missing, json_, quiet, out)
-
-
-@reproduce.command()
-def recordings(
-    dataset: Annotated[
-        list[str] | None, typer.Option(help="A short recording that `gpssm datasets` lists; repeat for several.")
-    ] = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=f"{', '.join((*METHODS, *ONLINE))}, or all; repeat for several. By default EnVI and two linear ones."
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...")] = 3,
-    processes: Processes = None,
-    retry_failed: RetryFailed = False,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-    out: Annotated[
-        Path, typer.Option("--out", help="Directory for results and report; fits found there are not repeated.")
-    ] = Path("results/recordings"),
-) -> None:
-    """Sixteen recordings of fifteen systems, beside what is published for them."""
-    from gpssm.cli.recordings import run
-
-    run(dataset, method, seeds, processes, retry_failed, json_, quiet, out)
-
-
-Directory = Annotated[Path, typer.Argument(help="Where `gpssm reproduce all` works.", show_default=False)]
-
-
-@reproduce.command("all")
-def all_(
-    out: Annotated[
-        Path, typer.Option("--out", help="Directory for results and report; fits found there are not repeated.")
-    ] = Path("results/paper"),
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Number of repetitions; by default 3 to 20, as each table needs.")
-    ] = None,
-    only: Annotated[
-        str | None, typer.Option(metavar="PARTS", help="Parts like kink or sysid:EnVI, with commas between them.")
-    ] = None,
-    fast: Annotated[
-        bool, typer.Option("--fast", help="One seed, fewer methods and data: a quarter of an hour on two cores.")
-    ] = False,
-    processes: Processes = None,
-    dask: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Run on the Dask cluster of this scheduler instead.")
-    ] = None,
-    retry_failed: RetryFailed = False,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """Every table and figure of the paper, with every method, and a report. Stop it and start it as you like.
-
-    `gpssm reproduce status` tells from another terminal how far it is.
-    """
-    from gpssm.cli.reproduce import run
-
-    run(out, seeds, only, fast, processes, dask, retry_failed, json_, quiet)
-
-
-@reproduce.command()
-def status(directory: Directory, json_: AsJson = False) -> None:
-    """How many fits of `gpssm reproduce all` are done, running and failed, and the time left."""
-    from gpssm.cli.reproduce import status
-
-    status(directory, json_)
-
-
-@reproduce.command()
-def report(directory: Directory, json_: AsJson = False) -> None:
-    """Write the report of `gpssm reproduce all` anew, from the results that there are."""
-    from gpssm.cli.reproduce import report
-
-    report(directory, json_)
-
-
-@reproduce.command()
-def readme(
-    directory: Directory,
-    write: Annotated[Path, typer.Option(help="File with the two markers.", exists=True, dir_okay=False)],
-) -> None:
-    """Put the brief tables of a report between two lines of a file.
-
-    The lines are `<!-- results: begin -->` and `<!-- results: end -->`.
-    """
-    from gpssm.cli.reproduce import readme
-
-    readme(directory, write)
 
 
 if __name__ == "__main__":

@@ -1,30 +1,25 @@
 """What commands print, and what they take."""
 
 import csv
-import importlib
 import io
 import json
 import math
 import signal
 import sys
 import threading
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from gpssm.errors import InvalidInput
 from gpssm.plumbing.atomic import write_atomically
-from gpssm.posteriors.history import Progress
-from gpssm.training.progress import Lines, Watch, describe
+from gpssm.training.progress import StatusLines
 
 NDArray = np.ndarray
-Choice = TypeVar("Choice", bound=str)
 
 
 def save_figure(figure: Any, path: Path, dpi: int) -> None:
@@ -37,16 +32,6 @@ def save_figure(figure: Any, path: Path, dpi: int) -> None:
 def print_json(value: object) -> None:
     """One JSON object on standard output, in which null is a missing number and "inf" and "-inf" are infinite ones."""
     sys.stdout.write(json.dumps(_in_json(value), allow_nan=False) + "\n")
-
-
-def make_directory(out: Path | None) -> None:
-    """The directory for the results and the figure of an experiment, if they are to be kept.
-
-    What draws the figure, after hours perhaps, has to be there now.
-    """
-    if out is not None:
-        importlib.import_module("matplotlib")
-        out.mkdir(parents=True, exist_ok=True)
 
 
 def print_line(text: str) -> None:
@@ -69,7 +54,7 @@ def print_columns(
 
     None of the numbers is expected to be missing: the first `row` where one is not finite is told.
     """
-    from gpssm.posteriors.posterior import first_not_finite
+    from gpssm.posteriors.states import first_not_finite
 
     diverged = first_not_finite(np.column_stack(list(columns.values())))
     if out is not None:
@@ -101,61 +86,34 @@ def table_console(width: int) -> Console:
     return console if console.is_terminal else Console(width=width)
 
 
-class Shown(Protocol):
-    """What tells on standard error what is going on."""
-
-    def update(self, text: str) -> None:
-        """What it is from now on."""
-
-
-class _Nobody:
-    def update(self, text: str) -> None:
-        pass
-
-
-@contextmanager
-def showing(text: str, quiet: bool) -> Iterator[Shown]:
-    """Tell what is going on: on a terminal all the time, elsewhere by a line now and then; not if `quiet`."""
-    if quiet:
-        yield _Nobody()
-    elif sys.stderr.isatty():
-        with Console(stderr=True).status(text) as status:
-            yield cast(Shown, status)
-    else:
-        with Lines(text) as lines:
-            yield lines
-
-
 @contextmanager
 def working(text: str, quiet: bool) -> Iterator[None]:
-    """Show that something is going on. Numbers that overflow are told when they are printed, not where they arise."""
-    with np.errstate(over="ignore", invalid="ignore"), showing(text, quiet):
+    """Say what is going on: on a terminal all the time, elsewhere by a line now and then; not if `quiet`.
+
+    Numbers that overflow are told when they are printed, not where they arise.
+    """
+    shown = Console(stderr=True).status(text) if sys.stderr.isatty() else StatusLines(text)
+    with np.errstate(over="ignore", invalid="ignore"), nullcontext() if quiet else shown:
         yield
 
 
 @contextmanager
-def whole_fits() -> Iterator[Callable[[], None]]:
-    """Ctrl-C ends the command: here the best model so far of a fit that was cut short is no result.
-
-    Call what is given between two parts of the work: what is raised elsewhere may be lost (`Interruption`).
-    """
+def whole_fits() -> Iterator[None]:
+    """Ctrl-C ends the command: here the best model so far of a fit that was cut short is no result."""
     asked = False
-
-    def check() -> None:
-        if asked:
-            raise KeyboardInterrupt
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal asked
         asked = True
-        check()
+        raise KeyboardInterrupt
 
     with ExitStack() as stack:
         if threading.current_thread() is threading.main_thread():
             # Any handler but the default one is left alone by a fit.
             stack.callback(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, interrupt))
-        yield check
-        check()
+        yield
+        if asked:  # what was raised may have been lost (`Interruption`)
+            raise KeyboardInterrupt
 
 
 def _in_json(value: Any) -> Any:
@@ -167,32 +125,3 @@ def _in_json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value
-
-
-def choose(name: str, value: str, choices: list[Choice]) -> list[Choice]:
-    """All of `choices`, or the one that `value` names."""
-    if value == "all":
-        return choices
-    found = [c for c in choices if c.lower() == value.lower()]
-    if not found:
-        raise InvalidInput(f"{name}: expected one of {', '.join(choices)} or all, got {value!r}.")
-    return found
-
-
-@contextmanager
-def fitting(status: Shown, label: str) -> Iterator[Watch]:
-    """One fit of an experiment: a watcher that tells how it goes on.
-
-    Warnings of the training are not shown: what they tell of was repaired, and is part of the method.
-    """
-    from gpssm.training.optimiser import TrainingWarning  # brings JAX, which other commands do without
-
-    status.update(f"{label}: compiling")
-    with whole_fits() as check, warnings.catch_warnings():
-        warnings.simplefilter("ignore", TrainingWarning)
-
-        def watch(p: Progress) -> None:
-            check()
-            status.update(f"{label}: {describe(p)}, {p.seconds:.0f} s")
-
-        yield watch

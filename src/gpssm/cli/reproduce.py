@@ -1,67 +1,248 @@
-"""`gpssm reproduce all`, `status`, `report` and `readme`: the whole paper, how far it is, and what came out."""
+"""`gpssm reproduce`: an experiment of the paper, or all of them; how far that is, and what came out.
 
+An experiment is a command by its line in `gpssm.experiments.EXPERIMENTS`: its plan, restricted by options that are in
+its own file. That file is imported when the command is called, and not for the help of others: that would start JAX.
+"""
+
+import importlib
+import inspect
+import json
+import re
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Annotated, Any, get_args
 
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn
+import typer
+from typer.main import get_command
 
-from gpssm.cli.output import print_json, print_line, say
+from gpssm.cli.options import AsJson, Quiet
 from gpssm.errors import InvalidInput
+from gpssm.experiments import EXPERIMENTS
+from gpssm.experiments.base import Cell, Group, choose
+from gpssm.experiments.pages import Entry, Table
+from gpssm.parallel import cluster, pool
 from gpssm.plumbing.atomic import write_atomically
-from gpssm.reproduction.plan import Job
+from gpssm.reproduction.plan import Job, experiment, group, jobs_of, plan
 from gpssm.reproduction.run import Runner
-from gpssm.reproduction.store import Status, Store
-from gpssm.training.progress import duration
+from gpssm.reproduction.run import run as run_plan
+from gpssm.reproduction.store import Status, Store, plain
+
+app = typer.Typer(no_args_is_help=True, help="Run an experiment of the paper and set it beside the paper's numbers.")
+
+Processes = Annotated[
+    int | None, typer.Option(min=1, help="How many fits at once on this machine; one per core by default.")
+]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try failed fits again.")]
+Directory = Annotated[Path, typer.Argument(help="Where `gpssm reproduce` works.", show_default=False)]
+
+
+def _add(name: str) -> None:
+    """The command of an experiment passes on all that it is given."""
+
+    @app.command(
+        name,
+        help=EXPERIMENTS[name].summary,
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )
+    def call(context: typer.Context) -> Any:
+        return _command(name)(args=context.args, prog_name=context.command_path, standalone_mode=False)
+
+
+for _name in EXPERIMENTS:
+    _add(_name)
+
+
+def _command(name: str) -> Callable[..., Any]:
+    """The command line of an experiment: the arguments of its `select` as options, and those of `run`."""
+    found = experiment(EXPERIMENTS[name].module)
+    chosen = getattr(found, "select", partial(select, found.cells(False)))
+    own = []
+    for option in inspect.signature(chosen).parameters.values():
+        type_, help_ = get_args(option.annotation)
+        flag = [f"--{option.name}"] if type_ is bool else []
+        annotation = Annotated[type_, typer.Option(*flag, help=help_)]  # type: ignore[valid-type]
+        own.append(option.replace(annotation=annotation, kind=option.KEYWORD_ONLY))
+    common = list(inspect.signature(run).parameters.values())[2:]
+
+    def call(**given: Any) -> None:
+        cells = chosen(**{option.name: given.pop(option.name) for option in own})
+        run(name, cells, **given)
+
+    call.__signature__ = inspect.Signature([*own, *common])  # type: ignore[attr-defined]
+    call.__annotations__ = {option.name: option.annotation for option in (*own, *common)}
+    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    command.command(help=EXPERIMENTS[name].summary)(call)
+    return get_command(command)
 
 
 def run(
-    out: Path,
-    seeds: int | None,
-    only: str | None,
-    fast: bool,
-    processes: int | None,
-    dask: str | None,
-    retry_failed: bool,
-    as_json: bool,
-    quiet: bool,
+    name: str,
+    cells: list[Cell],
+    *,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of repetitions, seeds 0, 1, ...; by default as the table needs.")
+    ] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="What `gpssm reproduce all --fast` has of it.")] = False,
+    processes: Processes = None,
+    retry_failed: RetryFailed = False,
+    json_: AsJson = False,
+    quiet: Quiet = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Directory for results, figures and report; fits found there are not repeated."),
+    ] = None,
 ) -> None:
-    """Do what is missing, then write the report."""
-    from gpssm.parallel import cluster, pool
-    from gpssm.reproduction.plan import plan
+    """Do what is missing of some cells of an experiment and print their tables; keep everything in `out`, if given."""
+    from gpssm.cli.output import print_json, print_line, say
+    from gpssm.datasets import SOURCES, benchmark
+    from gpssm.experiments.drawing import stacked
 
+    found: Any = experiment(EXPERIMENTS[name].module)
+    if fast:
+        known = {cell[:3]: cell for cell in found.cells(True)}
+        cells = [known[cell[:3]] for cell in cells if cell[:3] in known]
+    if not cells:
+        raise InvalidInput("fast: that leaves nothing of what was asked for; leave out --fast, or ask for more.")
+    for dataset in dict.fromkeys(cell.dataset for cell in cells if cell.dataset in SOURCES):
+        benchmark(dataset)  # downloaded once, and a missing file is reported before anything is fitted
+    if out is None and hasattr(found, "OUT"):
+        out = Path(found.OUT)
+    jobs = jobs_of(name, cells, 1 if fast and seeds is None else seeds)
+    with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as directory:
+        store = Store(Path(directory))
+        _work_off(store, jobs, fast, partial(pool.run, processes=processes), retry_failed, quiet, out is not None)
+        records = [(job, store.read(job)) for job in jobs]
+    for job, record in records:
+        if record is not None and record["error"] is not None:
+            say(f"failed: {job.task.label}: {record['error']}")
+    groups = group(records)
+    result: dict[str, Any] = {"experiment": name} | getattr(found, "rows", every_fit)(groups)
+    if out is not None:
+        fits = [record["task"] | record["result"] for _, record in records if record is not None and record["result"]]
+        write_atomically(out / "results.json", json.dumps(plain(result | {"fits": fits}), indent=1).encode())
+        figures = found.section(groups).figures
+        if figures:
+            write_atomically(out / f"{name}.png", stacked(figures))
+        result["report"] = str(out / "report.html")
+    if json_:
+        print_json(result)
+        return
+    print_tables(found.tables(groups) if hasattr(found, "tables") else found.section(groups).tables)
+    if out is not None:
+        print_line(f"report: {result['report']}")
+
+
+def select(
+    cells: list[Cell],
+    method: Annotated[str, "One of its methods, or all."] = "all",
+    dataset: Annotated[str, "One of its data sets, or all."] = "all",
+    setting: Annotated[str, "One of its settings, or all."] = "all",
+) -> list[Cell]:
+    """The `select` of an experiment that has none of its own."""
+    methods = choose("method", method, [cell.method for cell in cells])
+    datasets = choose("dataset", dataset, [cell.dataset for cell in cells])
+    settings = choose("setting", setting, [cell.setting for cell in cells])
+    return [cell for cell in cells if cell.method in methods and cell.dataset in datasets and cell.setting in settings]
+
+
+def every_fit(groups: Sequence[Group]) -> dict[str, Any]:
+    """The `rows` of an experiment that has none of its own."""
+    return {"rows": [group.cell._asdict() | result for group in groups for result in group.results]}
+
+
+def print_tables(tables: Sequence[Table]) -> None:
+    """On standard output. Numbers stand to the right of their columns; what is quoted is faint."""
+    import rich.table
+    from rich.text import Text
+
+    from gpssm.cli.output import table_console
+
+    def shown(entry: Entry) -> Text:
+        return Text(" ".join(part.text for part in entry))
+
+    for table in tables:
+        drawn = rich.table.Table(title=table.title, caption=table.note or None)
+        rows = [[shown(entry) for entry in row] for row in table.rows]
+        for place, column in enumerate(table.columns):
+            numbers = all(_NUMBER.match(row[place].plain) for row in rows if row)
+            drawn.add_column(column, justify="right" if numbers else "left", no_wrap=True)
+        for row, entries in zip(rows, table.rows, strict=True):
+            if row:
+                drawn.add_row(*row, style="dim" if entries[0][0].quoted else None)
+            else:
+                drawn.add_section()
+        table_console(160).print(drawn)
+
+
+_NUMBER = re.compile(r"[-+\d/]|nan|inf|diverged|failed|not run|$")
+
+
+@app.command("all")
+def all_(
+    out: Annotated[
+        Path, typer.Option("--out", help="Directory for results and report; fits found there are not repeated.")
+    ] = Path("results/paper"),
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of repetitions; by default 3 to 20, as each table needs.")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="PARTS", help="Parts like kink or sysid:EnVI, with commas between them.")
+    ] = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="One seed, fewer methods and data: a quarter of an hour on two cores.")
+    ] = False,
+    processes: Processes = None,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Run on the Dask cluster of this scheduler instead.")
+    ] = None,
+    retry_failed: RetryFailed = False,
+    json_: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Every table and figure of the paper, with every method, and a report. Stop it and start it as you like.
+
+    `gpssm reproduce status` tells from another terminal how far it is.
+    """
     if dask is not None and processes is not None:
         raise InvalidInput("processes: how many there are is up to the cluster; leave out --processes or --dask.")
     runner = partial(pool.run, processes=processes) if dask is None else partial(cluster.run, dask)
-    store, written = work_off(plan(seeds, only, fast), out, fast, runner, retry_failed, quiet)
-    _tell(store.status(), written, as_json)
-
-
-def work_off(
-    jobs: Sequence[Job], out: Path, fast: bool, runner: Runner, retry_failed: bool, quiet: bool
-) -> tuple[Store, Path]:
-    """Run what is missing of a plan while showing how far it is; its store, and the report that was written."""
-    from gpssm.reproduction import report
-    from gpssm.reproduction.run import run as run_plan
-
     store = Store(out)
+    _work_off(store, plan(seeds, only, fast), fast, runner, retry_failed, quiet)
+    _tell(store.status(), out / "report.html", json_)
+
+
+def _work_off(
+    store: Store, jobs: Sequence[Job], fast: bool, runner: Runner, retry: bool, quiet: bool, with_report: bool = True
+) -> None:
+    """Run what is missing of a plan while showing how far it is, and write its report."""
+    from gpssm.cli.output import say
+
+    if with_report:  # what draws and writes, after hours perhaps, has to be there now
+        importlib.import_module("matplotlib")
+        from gpssm.reproduction import report
     for name in store.begin(jobs, fast):
-        say(f"{out / name} is not a result, or a damaged one; it is now {name}.damaged, and its fit is done again.")
+        place = store.directory / name
+        say(f"{place} is not a result, or a damaged one; it is now {name}.damaged, and its fit is done again.")
     with _shown(quiet) as watch:
-        run_plan(store, jobs, runner, retry_failed, watch)
-        written = report.write(store)
-    return store, written
+        run_plan(store, jobs, runner, retry, watch)
+        if with_report:
+            report.write(store)
 
 
-def status(directory: Path, as_json: bool) -> None:
-    """How far a run is, from its files."""
+@app.command()
+def status(directory: Directory, json_: AsJson = False) -> None:
+    """How many fits of `gpssm reproduce` are done, running and failed, and the time left."""
+    from gpssm.cli.output import print_json, print_line
+    from gpssm.training.progress import duration
+
     found = Store(directory).status()
     _tell_of_damage(directory, found)
-    if as_json:
+    if json_:
         print_json(asdict(found))
         return
     print_line(describe(found) if found.alive else f"{describe(found)}; nobody is at work")
@@ -69,25 +250,35 @@ def status(directory: Path, as_json: bool) -> None:
         print_line(f"  {label}, {duration(seconds)}")
 
 
-def report(directory: Path, as_json: bool) -> None:
-    """Write the report anew."""
+@app.command()
+def report(directory: Directory, json_: AsJson = False) -> None:
+    """Write the report of `gpssm reproduce` anew, from the results that there are."""
     from gpssm.reproduction.report import write
 
     store = Store(directory)
     found = store.status()  # says what is wrong with the directory, if anything is
     _tell_of_damage(directory, found)
-    _tell(found, write(store), as_json)
+    _tell(found, write(store), json_)
 
 
-def readme(directory: Path, target: Path) -> None:
-    """Put the tables of the report between the markers of a file."""
+@app.command()
+def readme(
+    directory: Directory,
+    write: Annotated[Path, typer.Option(help="File with the two markers.", exists=True, dir_okay=False)],
+) -> None:
+    """Put the brief tables of a report between two lines of a file.
+
+    The lines are `<!-- results: begin -->` and `<!-- results: end -->`.
+    """
     from gpssm.reproduction.report import readme as with_tables
 
-    write_atomically(target, with_tables(Store(directory), target.read_text()).encode())
+    write_atomically(write, with_tables(Store(directory), write.read_text()).encode())
 
 
 def describe(found: Status) -> str:
     """One line."""
+    from gpssm.training.progress import duration
+
     parts = [f"{found.done} of {found.total} done"]
     if found.failed:
         parts.append(f"{found.failed} failed")
@@ -99,11 +290,15 @@ def describe(found: Status) -> str:
 
 
 def _tell_of_damage(directory: Path, found: Status) -> None:
+    from gpssm.cli.output import say
+
     for name in found.damaged:
         say(f"{directory / name} is not a result, or a damaged one; its fit counts as not done.")
 
 
 def _tell(found: Status, written: Path, as_json: bool) -> None:
+    from gpssm.cli.output import print_json, print_line
+
     counts = {"total": found.total, "done": found.done, "failed": found.failed}
     if as_json:
         print_json(counts | {"report": str(written)})
@@ -118,6 +313,12 @@ def _shown(quiet: bool) -> Iterator[Callable[[Status], None]]:
     if quiet:
         yield lambda found: None
         return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    from gpssm.training.progress import duration
+
     console = Console(stderr=True)
     if not console.is_terminal:
         finished = -1

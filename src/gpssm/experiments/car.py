@@ -1,4 +1,4 @@
-"""The paper's linear Gaussian car (Section VI.A) and the two tables of its supplement.
+"""The paper's linear Gaussian car (Section VI.A): the two tables of its supplement and the figure of state inference.
 
 Position and velocity of a car, all four seen with noise, either directly (C = I) or through a random
 matrix that is known. The Kalman filter knows the system; the others learn it from the observations.
@@ -10,29 +10,39 @@ filtered and the true state, all four numbers together.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any, Literal
+from collections.abc import Sequence
+from itertools import product
+from typing import Annotated, Any, Literal, cast, get_args
 
 import jax.numpy as jnp
 import numpy as np
 
 from gpssm.datasets import car
 from gpssm.datasets.car import INITIAL_STATE, OBS_NOISE, PROCESS_NOISE, TRANSITION, Car
+from gpssm.experiments.base import Cell, Group, Task, choose, spell
+from gpssm.experiments.drawing import BAND, Axes, band, panels
+from gpssm.experiments.estimates import Estimate, mean, means, median, spread, verdict
+from gpssm.experiments.pages import Figure, Row, Section, Table
+from gpssm.experiments.tables import entry, files, line, number, over_seeds, value
 from gpssm.filters import kalman
 from gpssm.gp.kernels import RBF
 from gpssm.methods.envi import EnVI
 from gpssm.online.oenvi.method import OEnVI
 from gpssm.plumbing.precision import double_precision
-from gpssm.posteriors.history import Progress
 
 NDArray = np.ndarray
 Emission = Literal["identity", "random"]
-Watch = Callable[[Progress], None] | None
+
+SEEDS = 10
+LEFT_OUT = "car: the methods with R known"
 
 LENGTH, TRAINING, NUM_INDUCING = 1000, 120, 15
 SLOTS = (*((first, first + 120) for first in range(0, 960, 120)), (900, 1000), (0, 1000))
+NAMES = tuple(f"{first}-{last}" for first, last in SLOTS)
+METHODS = ("KF", "EnVI", "EnVI, R known", "OEnVI", "OEnVI, R known", "baseline")
+
+_SHOWN = 360  # samples in the figure
+_COST = {"EnVI": 60.0, "EnVI, R known": 60.0, "KF": 3.0, "baseline": 1.0}
 
 # emission -> method -> RMSE in each of the slots; None where the paper has no number
 PAPER: dict[Emission, dict[str, tuple[float | None, ...]]] = {
@@ -51,39 +61,33 @@ PAPER: dict[Emission, dict[str, tuple[float | None, ...]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Track:
-    """Filtered states (T, 4) of one run, their standard deviations, and what they cost."""
-
-    mean: NDArray
-    std: NDArray
-    seconds: float
+def cells(fast: bool) -> list[Cell]:
+    methods = [m for m in METHODS if not (fast and m.endswith("R known"))]
+    return [Cell(m, "car", e) for e, m in product(get_args(Emission), methods)]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of a table: a method over seeds, its RMSE in every slot."""
-
-    emission: Emission
-    method: str
-    seeds: int
-    rmse: dict[str, float]
-    rmse_sd: dict[str, float]
-    rmse_median: dict[str, float]
-    """Some random C are nearly singular, and their few seeds decide every mean."""
-    seconds: float
-
-    def as_dict(self) -> dict[str, object]:
-        """Ready for JSON."""
-        return asdict(self)
+def select(
+    emission: Annotated[str, "C: 'identity', 'random' or 'all'."] = "all",
+    method: Annotated[str, "KF, EnVI, OEnVI (either also as 'EnVI, R known'), baseline, or all."] = "all",
+) -> list[Cell]:
+    emissions = choose("emission", emission, get_args(Emission))
+    return [Cell(m, "car", e) for e, m in product(emissions, choose("method", method, METHODS))]
 
 
-def slot_names() -> list[str]:
-    return [f"{first}-{last}" for first, last in SLOTS]
+def configuration(task: Task) -> str:
+    return spell(build(task.method, _simulate(task).emission))
+
+
+def cost(task: Task) -> float:
+    return _COST.get(task.method, 15.0)
+
+
+def _simulate(task: Task) -> Car:
+    return car(LENGTH, task.setting == "random", task.seed)
 
 
 @double_precision
-def _kalman(data: Car, seed: int, watch: Watch) -> tuple[NDArray, NDArray]:
+def _kalman(data: Car) -> tuple[NDArray, NDArray]:
     """The exact filter of the true system."""
     system = kalman.System(
         jnp.asarray(TRANSITION),
@@ -115,46 +119,43 @@ def build(method: str, emission: NDArray) -> Any:
     return None
 
 
-def _envi(name: str, data: Car, seed: int, watch: Watch) -> tuple[NDArray, NDArray]:
+def _envi(name: str, data: Car, seed: int) -> tuple[NDArray, NDArray]:
     outputs = data.series.outputs
     method: EnVI = build(name, data.emission)
     parts = [
-        method.fit(outputs[:length], seed=seed, progress=watch or False).filter(outputs[:length], seed=seed)
-        for length in (TRAINING, LENGTH)
+        method.fit(outputs[:length], seed=seed).filter(outputs[:length], seed=seed) for length in (TRAINING, LENGTH)
     ]
     mean, std = parts[1].mean.copy(), parts[1].std.copy()
     mean[:TRAINING], std[:TRAINING] = parts[0].mean, parts[0].std
     return mean, std
 
 
-def _oenvi(name: str, data: Car, seed: int, watch: Watch) -> tuple[NDArray, NDArray]:
+def _oenvi(name: str, data: Car, seed: int) -> tuple[NDArray, NDArray]:
     stream = build(name, data.emission).start(seed=seed)
     estimates = [stream.learn_one(y) for y in data.series.outputs]
     return np.array([e.state_mean for e in estimates]), np.array([e.state_std for e in estimates])
 
 
-def _baseline(data: Car, seed: int, watch: Watch) -> tuple[NDArray, NDArray]:
-    """The observations themselves, as in the paper."""
-    return data.series.outputs, np.full((len(data.series.outputs), 4), np.sqrt(OBS_NOISE))
+def infer(method: str, data: Car, seed: int) -> tuple[NDArray, NDArray]:
+    """Filtered states (T, 4) and their standard deviations."""
+    if method == "KF":
+        return _kalman(data)
+    if method == "baseline":  # the observations themselves, as in the paper
+        return data.series.outputs, np.full((len(data.series.outputs), 4), np.sqrt(OBS_NOISE))
+    return (_oenvi if method.startswith("OEnVI") else _envi)(method, data, seed)
 
 
-METHODS: dict[str, Callable[[Car, int, Watch], tuple[NDArray, NDArray]]] = {
-    "KF": _kalman,
-    "EnVI": partial(_envi, "EnVI"),
-    "EnVI, R known": partial(_envi, "EnVI, R known"),
-    "OEnVI": partial(_oenvi, "OEnVI"),
-    "OEnVI, R known": partial(_oenvi, "OEnVI, R known"),
-    "baseline": _baseline,
-}
-
-
-def run(method: str, emission: Emission, seed: int, watch: Watch = None) -> tuple[Track, dict[str, float]]:
+def run(task: Task) -> dict[str, Any]:
     """Simulate, filter and score, everything from one seed."""
-    data = car(LENGTH, emission == "random", seed)
+    data = _simulate(task)
     started = time.perf_counter()
-    mean, std = METHODS[method](data, seed, watch)
-    track = Track(mean, std, time.perf_counter() - started)
-    return track, score(mean, data)
+    mean, std = infer(task.method, data, task.seed)
+    seconds = time.perf_counter() - started
+    assert data.series.states is not None
+    shown = {"mean": mean, "std": std, "truth": data.series.states, "observed": data.series.outputs}
+    # Position and velocity along the first axis.
+    figure = {name: np.round(values[:_SHOWN, [0, 2]].T, 4).tolist() for name, values in shown.items()}
+    return {"rmse": score(mean, data), "seconds": seconds, "figure": figure}
 
 
 def score(mean: NDArray, data: Car) -> dict[str, float]:
@@ -162,22 +163,94 @@ def score(mean: NDArray, data: Car) -> dict[str, float]:
     assert data.series.states is not None
     squared = np.sum((mean - data.series.states) ** 2, axis=1)
     return {
-        name: float(np.sqrt(np.mean(squared[first:last])))
-        for name, (first, last) in zip(slot_names(), SLOTS, strict=True)
+        name: float(np.sqrt(np.mean(squared[first:last]))) for name, (first, last) in zip(NAMES, SLOTS, strict=True)
     }
 
 
-def summarise(method: str, emission: Emission, scores: list[dict[str, float]], seconds: list[float]) -> Row:
-    """Mean and standard deviation over the seeds."""
-    names = slot_names()
-    table = np.array([[score[name] for name in names] for score in scores])
-    spread = table.std(axis=0, ddof=1) if len(scores) > 1 else np.zeros(len(names))
-    return Row(
-        emission,
-        method,
-        len(scores),
-        dict(zip(names, table.mean(axis=0).tolist(), strict=True)),
-        dict(zip(names, spread.tolist(), strict=True)),
-        dict(zip(names, np.median(table, axis=0).tolist(), strict=True)),
-        float(np.mean(seconds)),
+def _in_slot(group: Group, name: str) -> list[float]:
+    return [result["rmse"][name] for result in group.results]
+
+
+def rows(groups: Sequence[Group]) -> dict[str, Any]:
+    """Every method over its seeds. Some random C are nearly singular, and their few seeds decide every mean."""
+    found = []
+    for group in (group for group in groups if group.results):
+        slots = {name: _in_slot(group, name) for name in NAMES}
+        row = {"emission": group.cell.setting, "method": group.method, "seeds": len(group.results)}
+        row["rmse"] = {name: mean(values).value for name, values in slots.items()}
+        row["rmse_sd"] = {name: spread(values) for name, values in slots.items()}
+        row["rmse_median"] = {name: median(values).value for name, values in slots.items()}
+        found.append(row | means(group, "seconds"))
+    return {"rows": found}
+
+
+def tables(groups: Sequence[Group]) -> list[Table]:
+    """One for every emission, with the paper's rows below ours."""
+    shown = []
+    for emission, own in _by_emission(groups).items():
+        middle, key = ("mean", "rmse") if emission == "identity" else ("median", "rmse_median")
+        ours = ((row["method"], row[key].values()) for row in rows(own)["rows"])
+        lines: list[Row] = [*(line(method, *(f"{each:.4f}" for each in numbers)) for method, numbers in ours), ()]
+        for method, told in PAPER[cast(Emission, emission)].items():
+            printed = ("/" if each is None else f"{each:.4f}" for each in told)
+            lines.append(line(f"{method}, printed in the paper", *printed, quoted=True))
+        title = f"Car, C {emission}: RMSE of the filtered state, {middle} over seeds"
+        shown.append(Table(title, ("method", *NAMES), tuple(lines)))
+    return shown
+
+
+def _by_emission(groups: Sequence[Group]) -> dict[str, list[Group]]:
+    return {e: [g for g in groups if g.cell.setting == e] for e in dict.fromkeys(g.cell.setting for g in groups)}
+
+
+def section(groups: Sequence[Group]) -> Section:
+    by_emission = _by_emission(groups)
+    return Section(
+        "Supplement: inference of a car's state",
+        (
+            "Position and velocity of a car, seen with noise through C, which is known: the identity (first table) or "
+            "a random matrix (second). The Kalman filter (KF) knows the system, the others learn it. Numbers are RMSE "
+            "of the filtered state in slots of samples: means over seeds for the identity, medians for random "
+            "matrices, of which some are nearly singular; the paper has one matrix. The verdict is on all samples.",
+        ),
+        tuple(_table(emission, own) for emission, own in by_emission.items()),
+        tuple(figure for emission, own in by_emission.items() for figure in _figure(emission, own)),
     )
+
+
+def _table(emission: str, groups: list[Group]) -> Table:
+    middle = mean if emission == "identity" else median
+    lines = []
+    for group in groups:
+        found = [middle(_in_slot(group, name)) for name in NAMES]
+        told = PAPER[cast(Emission, emission)].get(group.method)
+        whole = None if told is None or told[-1] is None else Estimate(told[-1])
+        lines.append(
+            (
+                entry(group.method), *(number(group, each._replace(error=None)) for each in found),
+                entry(verdict(found[-1], whole)), value(group, "seconds", 1), files(group),
+            )
+        )  # fmt: skip
+        if told is not None:
+            numbers = ("" if each is None else f"{each:.3f}" for each in told)
+            lines.append(line(f"{group.method}, printed", *numbers, "", "", ""))
+    columns = ("method", *NAMES, "verdict", "seconds, all", "results by seed")
+    return Table(f"Car, C {emission}: RMSE of the filtered state", columns, tuple(lines), over_seeds(groups), True)
+
+
+def _figure(emission: str, groups: list[Group]) -> tuple[Figure, ...]:
+    shown = [(group, state) for group in groups if group.results and group.method != "baseline" for state in (0, 1)]
+    caption = f"Car, C {emission}, first seed: true (black) and filtered state with its 90% band" + (
+        "; dots are observations." if emission == "identity" else "."
+    )
+    return panels(f"car-{emission}", caption, shown, 2, (5.5, 1.8), _draw)
+
+
+def _draw(ax: Axes, item: tuple[Group, int]) -> None:
+    group, state = item
+    figure = {name: np.array(values[state], float) for name, values in group.results[0]["figure"].items()}
+    if group.cell.setting == "identity":
+        ax.plot(np.arange(len(figure["mean"])), figure["observed"], ".", ms=1.5, color="0.6")
+    around = BAND * figure["std"]
+    band(ax, figure["mean"] - around, figure["mean"] + around, figure["mean"], figure["truth"], width=1.1)
+    ax.set(title=f"{group.method}: {('position', 'velocity')[state]}")

@@ -7,56 +7,73 @@ from the methods themselves.
 """
 
 import time
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Annotated, Any, cast, get_args
 
 import jax
 import numpy as np
 
 from gpssm.datasets import kink, kink_function
-from gpssm.experiments.kink import GRID, LENGTH, NUM_INDUCING, PROCESS_NOISE, Setting, known_emission
-from gpssm.methods import registry
+from gpssm.errors import InvalidInput
+from gpssm.experiments.base import Cell, Group, Task, choose, spell
+from gpssm.experiments.drawing import Axes, panels
+from gpssm.experiments.estimates import mean, means, spread
+from gpssm.experiments.kink import GRID, LENGTH, PROCESS_NOISE, Setting, build
+from gpssm.experiments.pages import Figure, Section, Table
+from gpssm.experiments.tables import entry, files, formatted, number, value
 from gpssm.methods.base import StateSpaceMethod
 from gpssm.numerics.parameters import parameters
 from gpssm.plumbing.precision import double_precision
 from gpssm.posteriors.history import Progress
-from gpssm.training import initialisation
 from gpssm.training.optimiser import Schedule
-from gpssm.training.progress import Watch
+
+SEEDS = 3
+LEFT_OUT = "convergence: 300 steps instead of 1000, only the reading sd, EnVI and VCDT"
 
 METHODS = ("EnVI", "vGPSSM", "VCDT", "VCDT (amortised)")
-OBS_NOISE, CHUNK = 0.008, 25
+OBS_NOISE, CHUNK, STEPS, FAST_STEPS = 0.008, 25, 1000, 300
 
 # What makes up the generative model; everything else that is learned is variational.
 _MODEL = ("transition.gp.kernel", "transition.mean", "transition.mixing", "process_noise", "obs_noise", "emission")
 
 
-@dataclass(frozen=True)
-class Curve:
-    """The course of one fit: one entry for every `CHUNK` steps."""
-
-    method: str
-    setting: Setting
-    seed: int
-    variational_parameters: int
-    seconds_per_iteration: float
-    step: list[int]
-    seconds: list[float]
-    mse: list[float]
-
-    def as_dict(self) -> dict[str, object]:
-        """Ready for JSON."""
-        return asdict(self)
+def cells(fast: bool) -> list[Cell]:
+    settings, methods = (["sd"], ["EnVI", "VCDT"]) if fast else (get_args(Setting), METHODS)
+    return [Cell(m, f"{OBS_NOISE:g}", s, shortened=fast) for s, m in product(settings, methods)]
 
 
-def fit(method: str, setting: Setting, seed: int, max_steps: int, watch: Watch | None = None) -> Curve:
-    """Learn for `max_steps` steps, looking at f after every chunk of them; looking is not counted as learning."""
-    outputs = kink(LENGTH, PROCESS_NOISE[setting], OBS_NOISE, seed).outputs
-    chosen: StateSpaceMethod = registry.build(
-        method, state_dim=1, num_inducing=NUM_INDUCING, **known_emission(OBS_NOISE)
-    )
+def select(
+    setting: Annotated[str, "Process noise 0.05 as a 'variance' or as 'sd'; or 'all'."] = "sd",
+    method: Annotated[str, f"{', '.join(METHODS)}, or all."] = "all",
+    steps: Annotated[int, f"Iterations of every fit, {CHUNK} or more."] = STEPS,
+) -> list[Cell]:
+    if steps < CHUNK:
+        raise InvalidInput(f"steps: expected {CHUNK} or more, got {steps}.")
+    chosen = product(choose("setting", setting, get_args(Setting)), choose("method", method, METHODS))
+    return [Cell(m, f"{OBS_NOISE:g}", s, varied=None if steps == STEPS else steps) for s, m in chosen]
+
+
+def _steps(cell: Cell) -> int:
+    return int(cell.varied or (FAST_STEPS if cell.shortened else STEPS))
+
+
+def configuration(task: Task) -> str:
+    return f"{spell(build(task.method, OBS_NOISE))}, {_steps(task.cell)} steps"
+
+
+def cost(task: Task) -> float:
+    return 10.0 + 0.01 * _steps(task.cell)
+
+
+def run(task: Task) -> dict[str, Any]:
+    """Learn, looking at f after every chunk of steps; looking is not counted as learning."""
+    max_steps, seed = _steps(task.cell), task.seed
+    outputs = kink(LENGTH, PROCESS_NOISE[cast(Setting, task.setting)], OBS_NOISE, seed).outputs
+    method: StateSpaceMethod = build(task.method, OBS_NOISE)
     schedule = Schedule(max_steps=max_steps, chunk=CHUNK, patience=max_steps)
-    step, seconds, mse = [], [], []
+    step, seconds, mse = list[int](), list[float](), list[float]()
     looking = 0.0
 
     def look(p: Progress) -> None:
@@ -67,41 +84,106 @@ def fit(method: str, setting: Setting, seed: int, max_steps: int, watch: Watch |
         step.append(p.step)
         seconds.append(p.seconds - looking)
         mse.append(float(np.mean((mean[:, 0] - kink_function(GRID)) ** 2)))
-        if watch is not None:
-            watch(p)
         looking += time.perf_counter() - began
 
     # The first fit is there to compile.
-    replace(chosen, schedule=schedule._replace(max_steps=CHUNK)).fit(outputs, seed=seed)
-    replace(chosen, schedule=schedule).fit(outputs, seed=seed, restarts=1, progress=look)
-    count = variational_parameters(chosen, outputs)
-    return Curve(method, setting, seed, count, seconds[-1] / step[-1], step, seconds, mse)
+    replace(method, schedule=schedule._replace(max_steps=CHUNK)).fit(outputs, seed=seed)
+    replace(method, schedule=schedule).fit(outputs, seed=seed, restarts=1, progress=look)
+    return {
+        "method": task.method,
+        "setting": task.setting,
+        "seed": seed,
+        "variational_parameters": variational_parameters(method, outputs),
+        "seconds_per_iteration": seconds[-1] / step[-1],
+        "step": step,
+        "seconds": seconds,
+        "mse": mse,
+    }
 
 
 @double_precision
 def variational_parameters(method: StateSpaceMethod, outputs: np.ndarray) -> int:
     """How many numbers describe q: of u, of the states, and of the networks that tell them."""
     ys, cs = [outputs], [np.zeros((len(outputs), 0))]
-    begun = initialisation.begin(method, ys, cs)
-    learner, _ = method.learner(begun, method.windows(begun, ys, cs), jax.random.key(0))
+    learner, _ = method.learner(method.problem(ys, cs), jax.random.key(0))
     return sum(np.size(p.value) for p in parameters(learner) if not p.name.removeprefix("model.").startswith(_MODEL))
 
 
-def summarise(curves: list[Curve]) -> list[dict[str, Any]]:
-    """One row for every method and setting: size, cost, and the error reached, over seeds."""
-    rows = []
-    for method, setting in dict.fromkeys((c.method, c.setting) for c in curves):
-        own = [c for c in curves if (c.method, c.setting) == (method, setting)]
-        final = [c.mse[-1] for c in own]
-        rows.append(
-            {
-                "method": method,
-                "setting": setting,
-                "seeds": len(own),
-                "variational_parameters": own[0].variational_parameters,
-                "seconds_per_iteration": float(np.mean([c.seconds_per_iteration for c in own])),
-                "mse": float(np.mean(final)),
-                "mse_sd": float(np.std(final, ddof=1)) if len(own) > 1 else 0.0,
-            }
+def _at_the_end(group: Group) -> list[float]:
+    return [result["mse"][-1] for result in group.results]
+
+
+def rows(groups: Sequence[Group]) -> dict[str, Any]:
+    """One for every method and setting: size, cost, and the error reached, over seeds."""
+    found = [
+        {"method": group.method, "setting": group.cell.setting, "seeds": len(group.results)}
+        | {"variational_parameters": group.results[0]["variational_parameters"]}
+        | means(group, "seconds_per_iteration")
+        | {"mse": mean(_at_the_end(group)).value, "mse_sd": spread(_at_the_end(group))}
+        for group in groups
+        if group.results
+    ]
+    return {"rows": found}
+
+
+_COLUMNS = {
+    "setting": "{setting}", "method": "{method}", "variational parameters": "{variational_parameters:,}",
+    "ms per iteration": "{milliseconds:.1f}", "MSE": "{mse:.4f} ± {mse_sd:.4f}",
+}  # fmt: skip
+
+
+def tables(groups: Sequence[Group]) -> list[Table]:
+    found = [row | {"milliseconds": 1e3 * row["seconds_per_iteration"]} for row in rows(groups)["rows"]]
+    title = f"Kink function, observation noise {OBS_NOISE:g}, {_steps(groups[0].cell)} steps"
+    return [Table(title, tuple(_COLUMNS), tuple(formatted(_COLUMNS, found)))]
+
+
+def section(groups: Sequence[Group]) -> Section:
+    steps = "" if not groups else f"{_steps(groups[0].cell)} steps each, none stopped early. "
+    return Section(
+        "Convergence",
+        (
+            f"Kink, observation noise {OBS_NOISE:g}. {steps}Variational parameters are counted from the "
+            "methods themselves; seconds are without compilation. The paper shows curves, and prints no number.",
+        ),
+        (_table(groups),),
+        _figure(groups),
+    )
+
+
+def _table(groups: Sequence[Group]) -> Table:
+    lines = tuple(
+        (
+            entry(group.cell.setting), entry(group.method), value(group, "variational_parameters", 0),
+            value(group, "seconds_per_iteration", 1, scale=1e3), number(group, mean(_at_the_end(group)), 4),
+            files(group),
         )
-    return rows
+        for group in groups
+    )  # fmt: skip
+    columns = (
+        "process noise", "method", "variational parameters", "ms an iteration", "MSE at the end", "results by seed",
+    )  # fmt: skip
+    return Table("Convergence on kink", columns, lines)
+
+
+def _figure(groups: Sequence[Group]) -> tuple[Figure, ...]:
+    settings = dict.fromkeys(group.cell.setting for group in groups)
+    shown = [
+        ([g for g in groups if g.cell.setting == s and g.results], against)
+        for s in settings
+        for against in ("step", "seconds")
+    ]
+    caption = "MSE of f against iterations (left) and seconds (right): median over seeds, and the range between them."
+    return panels("convergence", caption, [item if item[0] else None for item in shown], 2, (5.5, 3.2), _draw)
+
+
+def _draw(ax: Axes, item: tuple[list[Group], str]) -> None:
+    groups, against = item
+    for place, group in enumerate(groups):
+        errors = np.array([result["mse"] for result in group.results], float)
+        x = np.mean([result[against] for result in group.results], axis=0)
+        ax.fill_between(x, errors.min(axis=0), errors.max(axis=0), color=f"C{place}", alpha=0.2, lw=0)
+        ax.plot(x, np.median(errors, axis=0), color=f"C{place}", label=group.method)
+    ax.set(yscale="log", xlabel="iteration" if against == "step" else "seconds", ylabel="MSE of f")
+    ax.set_title(f"process noise {groups[0].cell.setting}")
+    ax.legend(fontsize=7)

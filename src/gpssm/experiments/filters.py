@@ -10,10 +10,10 @@ mean square over cells, as there.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,9 +24,16 @@ from jaxtyping import Array, Float
 from gpssm import metrics
 from gpssm.datasets import kink, lorenz96, lorenz96_function
 from gpssm.datasets.lorenz96 import DIM, OBS_NOISE, STEP
-from gpssm.experiments.kink import LENGTH, PROCESS_NOISE, learn
+from gpssm.experiments import kink as kink_experiment
+from gpssm.experiments.base import Cell, Group, Task, choose, number_or_nan, spell
+from gpssm.experiments.drawing import Axes, panels
+from gpssm.experiments.estimates import mean, with_errors
+from gpssm.experiments.kink import LENGTH, PROCESS_NOISE
+from gpssm.experiments.pages import Figure, Section, Table
+from gpssm.experiments.tables import formatted
 from gpssm.filters import FILTERS, ensemble, extended, kalman, particle
 from gpssm.filters.ensemble import FilterSettings
+from gpssm.filters.particle import NUM_PARTICLES
 from gpssm.filters.small_ensembles import gaspari_cohn, rotate
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, InitialState
@@ -35,7 +42,9 @@ from gpssm.models.scaling import Scaling
 from gpssm.plumbing.precision import double_precision
 from gpssm.posteriors.history import History
 from gpssm.posteriors.posterior import Posterior
-from gpssm.training.progress import Watch
+
+SEEDS = 5
+LEFT_OUT = "filters: the kink function but for observation noise 0.008"
 
 SYSTEMS = ("kink", "lorenz96")
 TRUE, LEARNED, LORENZ = "kink, true f", "kink, learned f", "Lorenz-96"
@@ -78,6 +87,35 @@ START_VARIANCE = 1e-3
 _WIDTH = np.sqrt(10 / 3)
 
 
+def cells(fast: bool) -> list[Cell]:
+    """The kink function at every level of observation noise, and Lorenz-96; every filter is part of each."""
+    levels = kink_experiment.OBS_NOISE[: 1 if fast else None]
+    return [*(Cell("kink", f"{level:g}", "") for level in levels), Cell("lorenz96", f"{OBS_NOISE:g}", "")]
+
+
+def select(system: Annotated[str, f"{', '.join(SYSTEMS)}, or all."] = "all") -> list[Cell]:
+    systems = choose("system", system, SYSTEMS)
+    return [cell for cell in cells(fast=False) if cell.method in systems]
+
+
+def configuration(task: Task) -> str:
+    """What f is learned with, and how many members or particles there are."""
+    if task.method == "kink":
+        method = kink_experiment.build("EnVI", float(task.dataset))
+        return f"{spell(method)}, {NUM_MEMBERS} members, {NUM_PARTICLES} particles"
+    return f"{TWINS!r}, {NUM_PARTICLES} particles, {TWIN_LENGTH} samples"
+
+
+def cost(task: Task) -> float:
+    return 30.0
+
+
+def run(task: Task) -> dict[str, Any]:
+    """Every filter on one recording."""
+    found = kink_runs(float(task.dataset), task.seed) if task.method == "kink" else lorenz96_runs(task.seed)
+    return {"runs": [asdict(each) for each in found]}
+
+
 @dataclass(frozen=True)
 class Run:
     """One filter on one recording."""
@@ -91,10 +129,6 @@ class Run:
     """Per sample."""
     seconds: float
     """Of CPU time for 1000 samples, compilation not counted."""
-
-    def as_dict(self) -> dict[str, object]:
-        """Ready for JSON."""
-        return asdict(self)
 
 
 class KnownTransition(eqx.Module):
@@ -134,10 +168,11 @@ def true_model(obs_noise: float) -> Posterior:
     return Posterior(model, scaling, settings, (), History(), "known", np.zeros((NUM_MEMBERS, 1)))
 
 
-def kink_runs(obs_noise: float, seed: int, watch: Watch | None = None) -> list[Run]:
+def kink_runs(obs_noise: float, seed: int) -> list[Run]:
     """Every filter with the true and with the learned f on the same recording."""
     process_noise = PROCESS_NOISE["sd"]
-    learned = learn("EnVI", kink(LENGTH, process_noise, obs_noise, seed).outputs, obs_noise, seed, watch or False)
+    method = kink_experiment.build("EnVI", obs_noise)
+    learned: Posterior = method.fit(kink(LENGTH, process_noise, obs_noise, seed).outputs, seed=seed)
     test = kink(LENGTH, process_noise, obs_noise, TEST_SEED + seed)
     runs = []
     for system, model in ((TRUE, true_model(obs_noise)), (LEARNED, learned)):
@@ -229,7 +264,7 @@ def twin_extended(outputs: Array, start: Array) -> tuple[Array, Array]:
 def twin_particle(outputs: Array, start: Array, key: Array) -> tuple[Array, Array]:
     """Means and scores of the bootstrap particle filter on Lorenz-96, which it is no match for."""
     key_start, key_run = jax.random.split(key)
-    first = start + jnp.sqrt(START_VARIANCE) * jax.random.normal(key_start, (particle.NUM_PARTICLES, DIM))
+    first = start + jnp.sqrt(START_VARIANCE) * jax.random.normal(key_start, (NUM_PARTICLES, DIM))
     trace = particle.run(_transition, _observing(), first, outputs, _no_inputs(outputs), key_run)
     return trace.mean, trace.log_likelihood
 
@@ -242,26 +277,67 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
     return result, time.process_time() - began
 
 
-def summarise(runs: list[Run]) -> list[dict[str, Any]]:
-    """One row for every filter on a system: means and standard errors over seeds, and what was published."""
-    rows = []
-    runs = sorted(runs, key=lambda r: (TRUE, LEARNED, LORENZ).index(r.system))
-    for system, obs_noise, name in dict.fromkeys((r.system, r.obs_noise, r.filter) for r in runs):
-        own = [r for r in runs if (r.system, r.obs_noise, r.filter) == (system, obs_noise, name)]
-        rmse, scores = [r.rmse for r in own], [r.log_likelihood for r in own]
-        count = len(own)
-        rows.append(
-            {
-                "system": system,
-                "obs_noise": obs_noise,
-                "filter": name,
-                "seeds": count,
-                "rmse": float(np.mean(rmse)),
-                "rmse_se": float(np.std(rmse, ddof=1) / np.sqrt(count)) if count > 1 else 0.0,
-                "log_likelihood": float(np.mean(scores)),
-                "log_likelihood_se": float(np.std(scores, ddof=1) / np.sqrt(count)) if count > 1 else 0.0,
-                "seconds": float(np.mean([r.seconds for r in own])),
-                "published_rmse": PUBLISHED.get(name) if system == LORENZ else None,
-            }
-        )
-    return rows
+def rows(groups: Sequence[Group]) -> dict[str, Any]:
+    """One for every filter on a system: means and standard errors over seeds, and what was published."""
+    runs = [each for group in groups for result in group.results for each in result["runs"]]
+    runs.sort(key=lambda each: (TRUE, LEARNED, LORENZ).index(each["system"]))
+    by_filter: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for each in runs:
+        by_filter.setdefault((each["system"], each["obs_noise"], each["filter"]), []).append(each)
+    found = []
+    for key, own in by_filter.items():
+        numbers = {n: [number_or_nan(each[n]) for each in own] for n in ("rmse", "log_likelihood", "seconds")}
+        row = dict(zip(("system", "obs_noise", "filter"), key, strict=True)) | {"seeds": len(own)}
+        seconds = mean(numbers.pop("seconds")).value
+        published = PUBLISHED.get(key[2]) if key[0] == LORENZ else None
+        found.append(row | with_errors(**numbers) | {"seconds": seconds, "published_rmse": published})
+    return {"rows": found}
+
+
+_COLUMNS = {
+    "system": "{system}", "obs noise": "{obs_noise:g}", "filter": "{filter}", "RMSE": "{rmse:.3f} ± {rmse_se:.3f}",
+    "published": "{published:.2f}", "log-likelihood / sample": "{log_likelihood:.3f} ± {log_likelihood_se:.3f}",
+    "CPU s / 1000": "{seconds:.3f}",
+}  # fmt: skip
+
+
+def tables(groups: Sequence[Group]) -> list[Table]:
+    found = rows(groups)["rows"]
+    told = [{"published": row["published_rmse"]} if row["published_rmse"] else {} for row in found]
+    lines = formatted(_COLUMNS, (row | published for row, published in zip(found, told, strict=True)))
+    title = f"Filters, mean ± standard error over {max(len(group.results) for group in groups)} seed(s)"
+    return [Table(title, tuple(_COLUMNS), tuple(lines))]
+
+
+def section(groups: Sequence[Group]) -> Section:
+    """The table, and error against time."""
+    about = (
+        "Error of the filtered state, log-likelihood and CPU time of every filter with the true f, and with f learned "
+        "from another recording; Lorenz-96 with the true model only, beside the errors that DAPPER tells.",
+    )
+    return Section("Filters side by side", about, tuple(tables(groups)), _figure(groups))
+
+
+def _figure(groups: Sequence[Group]) -> tuple[Figure, ...]:
+    found = rows(groups)["rows"]
+    systems = dict.fromkeys((row["system"], row["obs_noise"]) for row in found)
+    items = [[row for row in found if (row["system"], row["obs_noise"]) == system] for system in systems]
+    caption = "RMSE of the state against CPU seconds; a bar where an error is published."
+    return panels("filters", caption, items, min(3, max(len(items), 1)), (4.6, 3.4), _draw)
+
+
+def _draw(ax: Axes, found: list[dict[str, Any]]) -> None:
+    for row in found:
+        ax.errorbar(row["seconds"], row["rmse"], row["rmse_se"], marker="o", ls="", label=row["filter"])
+        if row["published_rmse"] is not None:
+            ax.plot(row["seconds"], row["published_rmse"], "k_", ms=12)
+    ax.set(xscale="log", title=f"{found[0]['system']}, obs noise {found[0]['obs_noise']:g}")
+    ax.set(xlabel="CPU seconds for 1000 samples", ylabel="RMSE of the state")
+    if found[0]["system"] == LORENZ:  # what works and what fails in one picture
+        ticks = [0.2, 0.5, 1, 2, 5]
+        ax.set_yscale("log")
+        ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)
+        ax.set_yticks([], minor=True)
+    else:
+        ax.set_ylim(bottom=0.0)
+    ax.legend(fontsize=6)

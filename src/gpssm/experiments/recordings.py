@@ -14,21 +14,32 @@ so that 1 is the error of a forecast that knows the mean of the test part and no
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from itertools import product
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float
 
 from gpssm import evaluation, metrics
-from gpssm.datasets import Benchmark, Series
+from gpssm.datasets import SOURCES, Benchmark, Series, benchmark
 from gpssm.experiments import sysid
+from gpssm.experiments.base import Cell, Group, Task, by_dataset, choose, number_or_nan, spell
+from gpssm.experiments.drawing import Axes, panels
+from gpssm.experiments.drawing import forecast as draw_forecast
+from gpssm.experiments.estimates import mean
 from gpssm.experiments.online import learn_once
+from gpssm.experiments.pages import Entry, Figure, Part, Row, Section, Table
+from gpssm.experiments.published import best_published, published
+from gpssm.experiments.tables import entry, files, formatted, line, number, over_seeds, value
 from gpssm.methods import registry
 from gpssm.plumbing.compilation import CompileClock
-from gpssm.training.search import AUTO
+from gpssm.training.linear_search import AUTO
 
 NDArray = np.ndarray
+
+SEEDS = 3
+LEFT_OUT = "recordings: all but the cascaded tanks and one of the coupled drives, and all methods but three"
+OUT = "results/recordings"
 
 DATASETS = (
     *sysid.DATASETS,
@@ -51,158 +62,38 @@ DEFAULT = ("EnVI", *LINEAR)
 BEHIND = 1.05
 """Relative error from which on a method is behind a linear one."""
 _KEPT = 2000  # samples of a forecast that a figure needs at the most
+_FAST_DATASETS = ("cascaded_tanks", "coupled_drives_1")
+_DRAWN = 2  # outputs of one system: further ones would only repeat the picture
 
 
-class Published(NamedTuple):
-    """The error of a system that somebody else has run on the same test part, in the units of the recording."""
-
-    kind: str
-    system: str
-    rmse: float
-    unit: str
-    source: str
-    test: str = "test"
+def cells(fast: bool) -> list[Cell]:
+    datasets, methods = (_FAST_DATASETS, DEFAULT) if fast else (DATASETS, METHODS)
+    return [Cell(m, d, "") for d, m in product(datasets, methods)]
 
 
-def _champneys(unit: str, *numbers: tuple[str, str, float], test: str = "test") -> tuple[Published, ...]:
-    source = "Champneys et al. 2024 (arXiv 2405.10779)"
-    return tuple(Published(kind, system, rmse, unit, source, test) for kind, system, rmse in numbers)
+def select(
+    dataset: Annotated[list[str] | None, "A short recording that `gpssm datasets` lists; repeat for several."] = None,
+    method: Annotated[
+        list[str] | None,
+        f"{', '.join(METHODS)}, or all; repeat for several. By default EnVI and two linear ones.",
+    ] = None,
+) -> list[Cell]:
+    methods = choose("method", method or DEFAULT, METHODS)
+    return [Cell(m, d, "") for d, m in product(choose("dataset", dataset or "all", DATASETS), methods)]
 
 
-# Kind, system and RMSE. Of the best linear systems the paper tells no names.
-PUBLISHED: dict[str, tuple[Published, ...]] = {
-    "cascaded_tanks": _champneys(
-        "V",
-        ("linear", "", 0.588),
-        ("black box", "continuous-time SUBNET", 0.306),
-        ("black box", "GRU", 0.396),
-        ("black box", "polynomial NARX", 0.413),
-        ("black box", "GP NARX", 0.622),
-        ("grey box", "", 0.191),
-    ),
-    "coupled_drives_1": _champneys(
-        "", ("linear", "", 0.224), ("black box", "continuous-time SUBNET", 0.115), ("black box", "GP NARX", 0.102)
-    ),
-    "coupled_drives_2": _champneys(
-        "", ("linear", "", 0.384), ("black box", "continuous-time SUBNET", 0.074), ("black box", "GP NARX", 0.090)
-    ),
-    "silverbox": (
-        *_champneys(
-            "V",
-            ("linear", "", 6.96e-3),
-            ("black box", "SUBNET", 0.36e-3),
-            ("black box", "GP NARX", 0.30e-3),
-            test="multisine",
-        ),
-        *_champneys(
-            "V",
-            ("linear", "", 14.4e-3),
-            ("black box", "PNLSS", 0.26e-3),
-            ("black box", "GP NARX", 0.60e-3),
-            test="arrow",
-        ),
-    ),
-    "wiener_hammerstein": _champneys(
-        "V",
-        ("linear", "", 43.4e-3),
-        ("black box", "SUBNET", 0.241e-3),
-        ("black box", "GRU", 3.97e-3),
-        ("black box", "GP NARX", 23.1e-3),
-    ),
-    "emps": _champneys(
-        "m",
-        ("linear", "", 5.53e-3),
-        ("black box", "dynoNet", 2.64e-3),
-        ("black box", "GRU", 220e-3),
-        ("black box", "GP NARX", 1690e-3),
-    ),
-}
+def configuration(task: Task) -> str:
+    return spell(build(task.method, len(SOURCES[task.dataset].output_names)))
 
 
-def published(dataset: str) -> tuple[Published, ...]:
-    """All that is published for a data set; of the paper's table, and of what its rows come from, every system."""
-    found = PUBLISHED.get(dataset, ())
-    if dataset in sysid.DATASETS:
-        place = sysid.DATASETS.index(dataset)
-        paper = ((name, cells[place][0]) for name, cells in sysid.PAPER.items())
-        online = ((name, cells[place]) for name, cells in sysid.PUBLISHED_ONLINE.items())
-        found += tuple(Published("offline", name, rmse, "", "the paper's Table II") for name, rmse in paper)
-        found += tuple(Published("online", name, rmse, "", "results its authors have stored") for name, rmse in online)
-    return found
+def cost(task: Task) -> float:
+    if task.method not in registry.SYSTEMS and task.method not in registry.ONLINE and task.method != "LinearGaussian":
+        return 2.0
+    return (70.0 if task.method in registry.SYSTEMS else 15.0) * max(1.0, SOURCES[task.dataset].learn.length / 500)
 
 
-def best_published(dataset: str) -> tuple[Published, ...]:
-    """The smallest error of every kind of system, the largest first."""
-    best: dict[tuple[str, str], Published] = {}
-    for each in published(dataset):
-        key = (each.kind, each.test)
-        if key not in best or each.rmse < best[key].rmse:
-            best[key] = each
-    return tuple(sorted(best.values(), key=lambda each: (each.test, -each.rmse)))
-
-
-@dataclass(frozen=True)
-class Score:
-    """One fit and its forecast of the test part; the curves have a list for every output."""
-
-    dataset: str
-    method: str
-    seed: int
-    rmse: list[float]
-    """Of every output, in its unit."""
-    nrmse: float
-    coverage90: float
-    crps: float
-    """Relative to the standard deviation of each output."""
-    nlpd: float
-    cpu_seconds: float
-    compile_seconds: float
-    step: int
-    """Of how many samples the curves have one."""
-    mean: list[list[float]]
-    low: list[list[float]]
-    high: list[list[float]]
-    truth: list[list[float]]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A method on a data set, over the seeds that have a result. `rmse` has a number for every output."""
-
-    dataset: str
-    method: str
-    seeds: int
-    failed: int
-    rmse: float | list[float]
-    rmse_sd: float | list[float]
-    nrmse: float
-    coverage90: float
-    crps: float
-    nlpd: float
-    cpu_seconds: float
-    compile_seconds: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON, but for numbers that are not finite."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A method over all data sets."""
-
-    method: str
-    datasets: int
-    """On how many it has a finite error."""
-    relative_to_arx: float | None
-    """Geometric mean of its NRMSE relative to that of ARX, where both have one."""
-    first: int
-    behind_linear: int | None
-    """On how many it is behind the better of ARX and LinearGaussian by more than 5%, or has failed."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
+def run(task: Task) -> dict[str, Any]:
+    return fit(benchmark(task.dataset), task.method, task.seed)
 
 
 def build(method: str, output_dim: int) -> Any:
@@ -210,42 +101,34 @@ def build(method: str, output_dim: int) -> Any:
     return sysid.build(method, max(sysid.STATE_DIM, output_dim + 2) if method in registry.ONLINE else AUTO)
 
 
-def fit(data: Benchmark, method: str, seed: int) -> Score:
-    """Learn from one part of a recording, forecast the other (the first, if there are several) and score it."""
+def fit(data: Benchmark, method: str, seed: int) -> dict[str, Any]:
+    """Learn from one part of a recording, forecast the other (the first, if there are several) and score it.
+
+    The `scores`, the CPU seconds of learning without compilation (`cpu_seconds`) and of compilation, and curves with a
+    list for every output, of which there is one of every `step` samples: the `mean` of the forecast, the quantiles
+    `low` and `high` that hold 90%, and the `truth`.
+    """
     test, run_in = data.test.series, data.test.run_in
     seen, rest = test.rows(slice(None, run_in)), test.rows(slice(run_in, None))
-    found = forecast(method, data.train, seen, rest.inputs, len(rest.outputs), seed)
-    score = scores(found.paths, rest.outputs)
+    paths, seconds, compiling = forecast(method, data.train, seen, rest.inputs, len(rest.outputs), seed)
+    low, high = np.quantile(paths, [0.05, 0.95], axis=0)
     step = -(-len(rest.outputs) // _KEPT)
-    low, high = np.quantile(found.paths, [0.05, 0.95], axis=0)
-    curves = (found.paths.mean(axis=0), low, high, rest.outputs)
-    return Score(
-        data.name,
-        method,
-        seed,
-        score.rmse,
-        score.nrmse,
-        score.coverage90,
-        score.crps,
-        score.nlpd,
-        found.cpu_seconds,
-        found.compile_seconds,
-        step,
-        *(_digits(curve[::step]) for curve in curves),
+    curves = {"mean": paths.mean(axis=0), "low": low, "high": high, "truth": rest.outputs}
+    return (
+        {"dataset": data.name, "method": method, "seed": seed}
+        | scores(paths, rest.outputs)
+        | {"cpu_seconds": seconds, "compile_seconds": compiling, "step": step}
+        | {name: _digits(curve[::step]) for name, curve in curves.items()}
     )
 
 
-class FreeRun(NamedTuple):
-    """Paths (p, h, dy) of a forecast, and what learning has cost."""
+def forecast(
+    method: str, train: Series, seen: Series, inputs: NDArray | None, horizon: int, seed: int
+) -> tuple[Float[NDArray, "p h dy"], float, float]:
+    """Learn from `train`; then forecast what follows it, or what follows the samples `seen` of another recording.
 
-    paths: Float[NDArray, "p h dy"]
-    cpu_seconds: float
-    """Without compilation."""
-    compile_seconds: float
-
-
-def forecast(method: str, train: Series, seen: Series, inputs: NDArray | None, horizon: int, seed: int) -> FreeRun:
-    """Learn from `train`; then forecast what follows it, or what follows the samples `seen` of another recording."""
+    Returns paths (p, horizon, dy), and the CPU seconds of learning: without compilation, and of compilation.
+    """
     chosen = build(method, train.outputs.shape[1])
     cpu, clock = time.process_time(), CompileClock()
     if method in registry.ONLINE:
@@ -263,85 +146,67 @@ def forecast(method: str, train: Series, seen: Series, inputs: NDArray | None, h
         seconds = time.process_time() - cpu - compiling
         state = fitted.filter(seen.outputs, seen.inputs, seed=seed) if len(seen.outputs) else None
         paths = evaluation.free_run(fitted, horizon, inputs, state=state, seed=seed)
-    return FreeRun(paths, max(seconds, 0.0), compiling)
+    return paths, max(seconds, 0.0), compiling
 
 
-class Scores(NamedTuple):
-    rmse: list[float]
-    nrmse: float
-    coverage90: float
-    crps: float
-    nlpd: float
-
-
-def scores(paths: Float[NDArray, "p h dy"], truth: Float[NDArray, "h dy"]) -> Scores:
-    """Of a forecast, with RMSE in the unit of every output and the CRPS relative to its standard deviation."""
+def scores(paths: Float[NDArray, "p h dy"], truth: Float[NDArray, "h dy"]) -> dict[str, Any]:
+    """Of a forecast: `rmse` as a list in the unit of every output, `crps` relative to their standard deviations."""
     spread = truth.std(axis=0)
-    mean = paths.mean(axis=0)
-    rmse = [metrics.rmse(mean[:, j], truth[:, j]) for j in range(truth.shape[1])]
-    return Scores(
-        rmse,
-        float(np.sqrt(np.mean((np.array(rmse) / spread) ** 2))),
-        metrics.coverage(paths, truth, 0.9),
-        metrics.crps(paths / spread, truth / spread),
-        metrics.nlpd(paths, truth),
-    )
+    average = paths.mean(axis=0)
+    rmse = [metrics.rmse(average[:, j], truth[:, j]) for j in range(truth.shape[1])]
+    return {
+        "rmse": rmse,
+        "nrmse": float(np.sqrt(np.mean((np.array(rmse) / spread) ** 2))),
+        "coverage90": metrics.coverage(paths, truth, 0.9),
+        "crps": metrics.crps(paths / spread, truth / spread),
+        "nlpd": metrics.nlpd(paths, truth),
+    }
 
 
-def summarise(dataset: str, method: str, results: Sequence[dict[str, Any]], failed: int = 0) -> Row:
-    """Means over seeds, from what is stored of every `Score`; NaN without results, or where one has diverged."""
+def summarise(dataset: str, method: str, results: Sequence[dict[str, Any]], failed: int = 0) -> dict[str, Any]:
+    """A method on a data set: means over seeds; NaN without results, or where one has diverged.
 
-    def mean(name: str) -> float:
-        return float(np.mean([_number(result[name]) for result in results])) if results else float("nan")
-
-    rmse = np.array([[_number(value) for value in result["rmse"]] for result in results] or [[np.nan]])
+    `rmse` and `rmse_sd`, the standard deviation over seeds, have a number for every output, if there are several.
+    """
+    rmse = np.array([[number_or_nan(error) for error in result["rmse"]] for result in results] or [[np.nan]])
     sd = rmse.std(axis=0, ddof=1) if len(rmse) > 1 else np.zeros_like(rmse[0])
-    return Row(
-        dataset=dataset,
-        method=method,
-        seeds=len(results),
-        failed=failed,
-        rmse=_one_or_list(rmse.mean(axis=0)),
-        rmse_sd=_one_or_list(sd),
-        nrmse=mean("nrmse"),
-        coverage90=mean("coverage90"),
-        crps=mean("crps"),
-        nlpd=mean("nlpd"),
-        cpu_seconds=mean("cpu_seconds"),
-        compile_seconds=mean("compile_seconds"),
-    )
+    row = {"dataset": dataset, "method": method, "seeds": len(results), "failed": failed}
+    row |= {"rmse": _one_or_list(rmse.mean(axis=0)), "rmse_sd": _one_or_list(sd)}
+    for name in ("nrmse", "coverage90", "crps", "nlpd", "cpu_seconds", "compile_seconds"):
+        row[name] = mean([number_or_nan(result[name]) for result in results]).value
+    return row
 
 
-def summary(rows: Sequence[Row]) -> list[Summary]:
-    """Every method over all data sets, in the order of `rows`. What has failed or diverged is behind all others."""
-    found = {(row.dataset, row.method): row.nrmse if np.isfinite(row.nrmse) else np.inf for row in rows}
+def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every method over all data sets, in the order of `rows`. What has failed or diverged is behind all others.
+
+    On how many `datasets` it has a finite error, the geometric mean of its NRMSE relative to that of ARX where both
+    have one, on how many data sets it is `first`, and on how many behind the better of ARX and LinearGaussian by more
+    than 5%, or failed. None where there is nothing to compare with.
+    """
+    found = {(r["dataset"], r["method"]): r["nrmse"] if np.isfinite(r["nrmse"]) else np.inf for r in rows}
     best, linear = dict[str, float](), dict[str, float]()
     for (dataset, method), error in found.items():
         best[dataset] = min(error, best.get(dataset, np.inf))
         if method in LINEAR:
             linear[dataset] = min(error, linear.get(dataset, np.inf))
     result = []
-    for method in dict.fromkeys(row.method for row in rows):
+    for method in dict.fromkeys(row["method"] for row in rows):
         own = {dataset: error for (dataset, name), error in found.items() if name == method}
         finite = {dataset: error for dataset, error in own.items() if np.isfinite(error)}
         arx = {d: found.get((d, "ARX"), np.inf) for d in finite}
         ratios = [error / arx[d] for d, error in finite.items() if np.isfinite(arx[d])]
         compared = [error > BEHIND * linear[d] or d not in finite for d, error in own.items() if d in linear]
         result.append(
-            Summary(
-                method,
-                len(finite),
-                float(np.exp(np.mean(np.log(ratios)))) if ratios else None,
-                sum(error <= best[d] for d, error in finite.items()),
-                sum(compared) if compared else None,
-            )
+            {
+                "method": method,
+                "datasets": len(finite),
+                "relative_to_arx": float(np.exp(np.mean(np.log(ratios)))) if ratios else None,
+                "first": sum(error <= best[d] for d, error in finite.items()),
+                "behind_linear": sum(compared) if compared else None,
+            }
         )
     return result
-
-
-def _number(value: float | None) -> float:
-    """JSON has no NaN and no infinity: what is stored instead is None."""
-    return float("nan") if value is None else float(value)
 
 
 def _one_or_list(values: NDArray) -> float | list[float]:
@@ -351,3 +216,171 @@ def _one_or_list(values: NDArray) -> float | list[float]:
 def _digits(curve: Float[NDArray, "h dy"]) -> list[list[float]]:
     """A list for every output, in as many digits as a figure shows."""
     return [[float(f"{value:.6g}") for value in channel] for channel in curve.T]
+
+
+def _rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """One for every group, over its seeds; nothing of those that were not run."""
+    return [
+        summarise(group.cell.dataset, group.method, group.results, len(group.failed))
+        for group in groups
+        if group.results or group.failed
+    ]
+
+
+def rows(groups: Sequence[Group]) -> dict[str, Any]:
+    """Every method on every data set, every method over all of them, and what is published."""
+    found = _rows(groups)
+    return {
+        "rows": found,
+        "summary": summary(found),
+        "published": {dataset: [each._asdict() for each in published(dataset)] for dataset in by_dataset(groups)},
+    }
+
+
+_COLUMNS = {
+    "data set": "{dataset}", "method": "{method}", "NRMSE": "{nrmse:.4f}", "RMSE": "{error}",
+    "in 90% band": "{coverage90:.2f}", "CRPS / sd": "{crps:.4f}", "NLPD": "{nlpd:.3f}", "CPU s": "{cpu_seconds:.1f}",
+    "seeds": "{over}",
+}  # fmt: skip
+
+
+def tables(groups: Sequence[Group]) -> list[Table]:
+    """One with all data sets, what is published below ours, and one over all data sets."""
+    lines: list[Row] = []
+    for dataset, own in by_dataset(groups).items():
+        for row in _rows(own):
+            both = zip(np.atleast_1d(row["rmse"]), np.atleast_1d(row["rmse_sd"]), strict=True)
+            error = "\n".join(f"{value:.4g} ± {deviation:.1g}" for value, deviation in both)  # a line for every output
+            over = f"{row['seeds']}, {row['failed']} failed" if row["failed"] else str(row["seeds"])
+            lines += formatted(_COLUMNS, [row | {"error": error, "over": over}])
+        for each in best_published(dataset):
+            name = ", ".join(filter(None, (each.kind, each.system, "published")))
+            lines += formatted(_COLUMNS, [{"dataset": dataset, "method": name, "error": each.error}], quoted=True)
+        lines.append(())
+    title = "Recordings: the test part forecast at once, mean over seeds"
+    note = "RMSE in the units of the recording, ± standard deviation over seeds; NLPD in these units, too"
+    over_all = _summary(groups)._replace(title=f"Every method over {len(by_dataset(groups))} data set(s)", note="")
+    return [Table(title, tuple(_COLUMNS), tuple(lines), note), over_all]
+
+
+def section(groups: Sequence[Group]) -> Section:
+    """Three tables over all data sets; then a table and a figure for every one."""
+    own = by_dataset(groups)
+    over_all = (_brief(groups, list(own)), _overview(groups, list(own)), _summary(groups))
+    return Section(
+        "Sixteen recordings",
+        (
+            "Each has a part to learn from and a part to test on, as it is published: mostly its halves. The test part "
+            "is forecast at once from the end of learning; one that was recorded apart, from the state that its first "
+            f"samples give ({_run_ins(list(own))}), which are not scored. NRMSE: the root mean square error of "
+            "every output relative to the standard deviation of what is scored, and the root mean square of these; "
+            "mean ± standard error over seeds. Online methods see every sample once.",
+        ),
+        (*over_all, *(_table(dataset, each) for dataset, each in own.items())),
+        tuple(figure for dataset, each in own.items() for figure in _figure(dataset, each)),
+    )
+
+
+def _run_ins(datasets: list[str]) -> str:
+    found = {name: SOURCES[name].tests[0].run_in for name in datasets}
+    return ", ".join(f"{name}: {count}" for name, count in found.items() if count) or "none here"
+
+
+def _overview(groups: Sequence[Group], datasets: list[str]) -> Table:
+    """A row for every data set, a column for every method."""
+    found = {(group.cell.dataset, group.method): group for group in groups}
+    methods = tuple(dict.fromkeys(group.method for group in groups))
+    lines = []
+    for dataset in datasets:
+        ours = (_error_and_band(found.get((dataset, method))) for method in methods)
+        told = ", ".join(f"{each.name} {each.error}" for each in best_published(dataset))
+        lines.append((entry(dataset), *ours, entry(told)))
+    title = "Recordings: NRMSE of the free run, and the share of numbers in its 90% band"
+    return Table(title, ("data set", *methods, "published RMSE"), tuple(lines), over_seeds(groups))
+
+
+def _brief(groups: Sequence[Group], datasets: list[str]) -> Table:
+    """EnVI beside a line, the best of all others, and the best that is published."""
+    found = {(group.cell.dataset, group.method): group for group in groups if group.results}
+    first = ("EnVI", "ARX")
+    lines = []
+    for dataset in datasets:
+        others = [group for (name, m), group in found.items() if name == dataset and m not in first]
+        best = min(others, key=lambda group: float(np.mean(group.values("nrmse"))), default=None)
+        named = entry("") if best is None else (*_error_and_band(best), Part(best.method))
+        envi = _rmse(found[dataset, "EnVI"]) if (dataset, "EnVI") in found else entry("")
+        told = min(published(dataset), key=lambda each: each.rmse, default=None)
+        ours = (_error_and_band(found.get((dataset, m))) for m in first)
+        lines.append((entry(dataset), *ours, named, envi, entry("" if told is None else f"{told.error} ({told.name})")))
+    title = "Sixteen recordings: NRMSE of the free run (share of numbers in its 90% band)"
+    columns = ("data set", *first, "best of the others", "EnVI: RMSE", "published RMSE")
+    return Table(title, columns, tuple(lines), over_seeds(groups), brief=True)
+
+
+def _error_and_band(group: Group | None) -> Entry:
+    if group is None:
+        return entry("")
+    shown = number(group, mean(group.values("nrmse")))
+    if not group.results:
+        return shown
+    return (*shown, Part(f"({np.mean(group.values('coverage90')):.2f})", shown[0].link))
+
+
+def _summary(groups: Sequence[Group]) -> Table:
+    folders = {group.method: f"{group.folder.rpartition('/')[0]}/" for group in groups}
+    lines = []
+    for method, datasets, relative, first, behind in (each.values() for each in summary(_rows(groups))):
+        shown = (datasets, None if relative is None else f"{relative:.3f}", first, behind)
+        ours = (entry("") if text is None else entry(str(text), folders[method]) for text in shown)
+        lines.append((entry(method), *ours))
+    title = "Recordings: every method over all data sets"
+    columns = ("method", "data sets", "NRMSE relative to ARX", "first on", "behind the better linear one on")
+    note = "Relative to ARX: the geometric mean. Behind: by more than 5%, or without a forecast at all."
+    return Table(title, columns, tuple(lines), note)
+
+
+def _table(dataset: str, groups: list[Group]) -> Table:
+    lines = [
+        (
+            entry(group.method), number(group, mean(group.values("nrmse"))), _rmse(group), value(group, "nlpd"),
+            value(group, "crps"), value(group, "coverage90", 2), value(group, "cpu_seconds", 1),
+            value(group, "compile_seconds", 1), files(group),
+        )
+        for group in groups
+    ]  # fmt: skip
+    lines += [line(f"{each.name}, published", "", each.error, *[""] * 6) for each in published(dataset)]
+    columns = (
+        "method", "NRMSE", "RMSE", "NLPD", "CRPS / sd", "in 90% band", "CPU seconds a fit", "compiling, s",
+        "results by seed",
+    )  # fmt: skip
+    sources = dict.fromkeys(each.source for each in published(dataset))
+    note = f"Published: {'; '.join(sources)}." if sources else ""
+    return Table(f"{dataset}: {SOURCES[dataset].description}", columns, tuple(lines), note)
+
+
+def _rmse(group: Group) -> Entry:
+    """In the unit of every output."""
+    shown = number(group, mean(group.values("nrmse")))
+    if not group.results:
+        return shown
+    (row,) = _rows([group])
+    return entry(", ".join(f"{error:.4g}" for error in np.atleast_1d(row["rmse"])), shown[0].link)
+
+
+def _figure(dataset: str, groups: list[Group]) -> tuple[Figure, ...]:
+    names = SOURCES[dataset].output_names[:_DRAWN]
+    shown = [(group, j) for j in range(len(names)) for group in groups if group.results]
+    caption = (
+        f"{dataset}, {' and '.join(names)}: what was tested on (black) and its forecast with the 90% band, first seed."
+    )
+    return panels(f"recording-{dataset}", caption, shown, 3, (4.0, 1.9), _draw)
+
+
+def _draw(ax: Axes, panel: tuple[Group, int]) -> None:
+    group, j = panel
+    result = group.results[0]
+    curves = {name: result[name][j] for name in ("mean", "low", "high", "truth")}
+    title = f"{group.method}: {SOURCES[group.cell.dataset].output_names[j]}"
+    if result["rmse"][j] is not None:
+        title += f", RMSE {result['rmse'][j]:.3g}"
+    draw_forecast(ax, title, curves, result["step"])

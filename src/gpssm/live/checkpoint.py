@@ -5,7 +5,6 @@ from pathlib import Path
 
 from gpssm.errors import InvalidInput
 from gpssm.online.stream import Stream
-from gpssm.plumbing.atomic import leftovers
 
 
 class Checkpoint:
@@ -42,9 +41,3 @@ class Checkpoint:
         self._failing = False
         self.unsaved = 0
         return True
-
-
-def remove_leftovers(path: Path) -> None:
-    """Delete what a process that was killed while saving to `path` has left beside it."""
-    for leftover in leftovers(path):
-        leftover.unlink(missing_ok=True)

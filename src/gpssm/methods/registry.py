@@ -47,14 +47,8 @@ METHODS = SYSTEMS | BASELINES
 ONLINE: dict[str, Entry] = {
     "OEnVI": Entry("gpssm.online.oenvi.method", "OEnVI"),
     "RGPSSM": Entry("gpssm.online.rgpssm", "RGPSSM"),
-    "SVMC": Entry("gpssm.online.svmc", "SVMC"),
-    "VJF": Entry("gpssm.online.vjf", "VJF"),
-}
-
-# Distributions of the outputs given noise-free ones: classes that are made from their squared widths (dy,).
-LIKELIHOODS: dict[str, Entry] = {
-    "gaussian": Entry("gpssm.models.noise", "DiagonalNoise"),
-    "student_t": Entry("gpssm.models.student_t", "StudentT"),
+    "SVMC": Entry("gpssm.online.svmc.method", "SVMC"),
+    "VJF": Entry("gpssm.online.vjf.method", "VJF"),
 }
 
 
@@ -68,10 +62,15 @@ def build_online(name: str, **choices: Any) -> Any:
     return _build(name, ONLINE, choices)
 
 
+def online_method(name: str) -> Any:
+    """The class of the online method called `name`."""
+    return _load(_find(name, ONLINE)[1])
+
+
 def choices(name: str) -> tuple[str, ...]:
     """What can be chosen of the method called `name`, online or not; what makes it that one is settled."""
     entry = _find(name, METHODS | ONLINE)[1]
-    return tuple(known for known in inspect.signature(load(entry)).parameters if known not in entry.settings)
+    return tuple(known for known in inspect.signature(_load(entry)).parameters if known not in entry.settings)
 
 
 def applicable(name: str, **offered: Any) -> dict[str, Any]:
@@ -86,7 +85,7 @@ def _build(name: str, entries: dict[str, Entry], chosen: dict[str, Any]) -> Any:
     for choice in chosen:
         if choice not in known:
             raise InvalidInput(f"{choice}: {name} has no such choice; expected none but {', '.join(known)}.")
-    return load(entry)(**chosen, **entry.settings)
+    return _load(entry)(**chosen, **entry.settings)
 
 
 def _find(name: str, entries: dict[str, Entry]) -> tuple[str, Entry]:
@@ -97,6 +96,5 @@ def _find(name: str, entries: dict[str, Entry]) -> tuple[str, Entry]:
     raise InvalidInput(f"method: expected one of {', '.join(entries)}, got {name!r}.")
 
 
-def load(entry: Entry) -> Any:
-    """The class that an entry names."""
+def _load(entry: Entry) -> Any:
     return getattr(importlib.import_module(entry.module), entry.attribute)

@@ -2,8 +2,7 @@
 
 A `Noise` is what is added to a state: Gaussian, diagonal or full, of one vector or of a batch of them (what a GP
 leaves open of f at every member is such a batch). A `Likelihood` is `p(y | g(x))`, channel by channel. Independent
-Gaussian noise is both. A new likelihood is a file like `models.student_t` and one line in
-`methods.registry.LIKELIHOODS`.
+Gaussian noise is both. A new likelihood is a file like `models.student_t` and one line in `models.LIKELIHOODS`.
 """
 
 from abc import abstractmethod

@@ -45,8 +45,13 @@ def _cache_directory() -> Path | None:
 
 
 def _processor() -> str:
+    return (
+        "\n".join(sorted(set(cpuinfo("model name", "flags", "Features")))) or platform.processor() or platform.machine()
+    )
+
+
+def cpuinfo(*fields: str) -> list[str]:
+    """What Linux says of these fields of every core, as `field : value`; nothing elsewhere."""
     info = Path("/proc/cpuinfo")
-    if not info.is_file():
-        return platform.processor() or platform.machine()
-    lines = info.read_text(errors="replace").splitlines()
-    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+    lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
+    return [line for line in lines if line.startswith(fields)]

@@ -39,10 +39,13 @@ def followed(path: Path) -> Path:
         raise
 
 
-def leftovers(path: Path) -> list[Path]:
-    """What processes that were killed while writing to `path` have left beside it."""
+def remove_leftovers(path: Path) -> None:
+    """Delete what processes that were killed while writing to `path` have left beside it."""
     place = followed(path)
-    return list(place.parent.glob(f".{glob.escape(place.name)}.*.tmp"))
+    for found in place.parent.glob(f".{glob.escape(place.name)}.*.tmp"):
+        # What has further dots is of a file with a longer name.
+        if "." not in found.name[len(place.name) + 2 : -len(".tmp")] and found.is_file():
+            found.unlink(missing_ok=True)
 
 
 def _replaced(place: Path) -> os.stat_result | None:

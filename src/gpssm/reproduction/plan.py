@@ -1,62 +1,22 @@
 """What is run: every table and figure of the paper, cut into fits that do not need each other.
 
-A chapter (`chapters/`) is a module that knows one experiment: which fits it has, how to run one of them and what
-to tell of their results. Its list of methods is that of the registry, so a new method joins by its registration.
+The experiments are those of `gpssm.experiments`. Their lists of methods are those of the registry, so a new method
+joins by its registration.
 """
 
 import hashlib
 import importlib
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
-from typing import Any, NamedTuple, Protocol
+from typing import Any, cast
 
 from gpssm import __version__
 from gpssm.errors import InvalidInput
-from gpssm.reproduction.pages import Section
-
-CHAPTERS: dict[str, str] = {
-    name: f"gpssm.reproduction.chapters.{name}"
-    for name in ("kink", "sysid", "recordings", "car", "nascar", "convergence")
-}
-
-
-class Cell(NamedTuple):
-    """What is repeated over seeds: one cell of a table."""
-
-    method: str
-    dataset: str
-    setting: str
-    shortened: bool = False
-    """Whether --fast has cut the fit itself, and not only the number of fits."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """One fit."""
-
-    experiment: str
-    method: str
-    dataset: str
-    setting: str
-    seed: int
-    shortened: bool = False
-
-    @property
-    def cell(self) -> Cell:
-        return Cell(self.method, self.dataset, self.setting, self.shortened)
-
-    @property
-    def label(self) -> str:
-        return " ".join([self.experiment, *filter(None, self.cell[:3]), f"seed {self.seed}"])
-
-    @property
-    def folder(self) -> str:
-        """Where the results of all seeds are, relative to the directory of the run."""
-        parts = [_slug(part) for part in (self.experiment, *self.cell[:3]) if part]
-        return "/".join(["results", *parts, *(["shortened"] if self.shortened else [])])
+from gpssm.experiments import EXPERIMENTS
+from gpssm.experiments.base import Cell, Experiment, Group, Task
 
 
 @dataclass(frozen=True)
@@ -83,74 +43,33 @@ class Job:
 
     def as_dict(self) -> dict[str, Any]:
         """For a file: without the module, which is a matter of the program that reads it."""
-        return {name: value for name, value in asdict(self).items() if name != "module"}
+        own = {"configuration": self.configuration, "versions": self.versions, "cost": self.cost}
+        return {"task": self.task.as_dict()} | own
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "Job":
         """What `as_dict` made; a KeyError, a TypeError or a ValueError for anything else.
 
-        What runs it is the chapter of its experiment, if there is one here: a file cannot name another program.
+        What runs it is the experiment of that name, if there is one here: a file cannot name another program.
         """
         task = Task(**fields["task"])
         configuration, versions, cost = (fields[name] for name in ("configuration", "versions", "cost"))
         words = [task.experiment, task.method, task.dataset, task.setting, configuration, *versions]
         words += [versions[name] for name in versions]
         types = (type(task.seed), type(task.shortened))
-        if not all(isinstance(word, str) for word in words) or types != (int, bool):
+        varied = task.varied is None or isinstance(task.varied, (int, float))
+        if not all(isinstance(word, str) for word in words) or types != (int, bool) or not varied:
             raise ValueError(f"not a job: {fields!r}.")
-        return cls(task, CHAPTERS.get(task.experiment, ""), configuration, dict(versions), float(cost))
+        module = EXPERIMENTS[task.experiment].module if task.experiment in EXPERIMENTS else ""
+        return cls(task, module, configuration, dict(versions), float(cost))
 
 
-class Chapter(Protocol):
-    """What a module in `chapters/` has."""
-
-    SEEDS: int
-    """How many there are by default."""
-    LEFT_OUT: str
-    """What --fast does without, for the report."""
-
-    def cells(self, fast: bool) -> list[Cell]:
-        """All cells, in the order of the report."""
-
-    def configuration(self, task: Task) -> str:
-        """Every setting of the method that will be fitted."""
-
-    def cost(self, task: Task) -> float:
-        """A guess of the seconds that it takes."""
-
-    def run(self, task: Task) -> dict[str, Any]:
-        """Fit and score; whatever a figure needs is in what is returned."""
-
-    def section(self, groups: "Sequence[Group]") -> Section:
-        """What the report tells of the results."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """The fits of a cell, over seeds, as far as there are results."""
-
-    cell: Cell
-    folder: str
-    results: tuple[dict[str, Any], ...]
-    files: tuple[tuple[int, str], ...]
-    """Seed and file of every result."""
-    failed: tuple[tuple[int, str], ...]
-    missing: tuple[int, ...]
-
-    @property
-    def method(self) -> str:
-        return self.cell.method
-
-    def values(self, name: str) -> list[float]:
-        """One number of every result; NaN where it was not finite."""
-        return [float("nan") if result[name] is None else float(result[name]) for result in self.results]
-
-
-def chapter(module: str) -> Any:
-    """The chapter that is the module of that name (a `Chapter`)."""
+def experiment(module: str) -> Experiment:
+    """The experiment that is the module of that name."""
     if not module:
-        raise InvalidInput(f"plan: an experiment of another version of gpssm; expected some of {', '.join(CHAPTERS)}.")
-    return importlib.import_module(module)
+        expected = ", ".join(EXPERIMENTS)
+        raise InvalidInput(f"plan: an experiment of another version of gpssm; expected some of {expected}.")
+    return cast(Experiment, importlib.import_module(module))
 
 
 @cache
@@ -163,7 +82,7 @@ def plan(seeds: int | None = None, only: str | None = None, fast: bool = False) 
     """All fits, in the order of the report.
 
     Args:
-        seeds: how many, 0, 1, ...; by default one with `fast`, otherwise as many as each chapter asks for.
+        seeds: how many, 0, 1, ...; by default one with `fast`, otherwise as many as each experiment asks for.
         only: parts of the plan with commas between them, `experiment` or `experiment:method`; all by default.
         fast: fewer methods, data sets and seeds, and shorter curves.
     """
@@ -171,14 +90,21 @@ def plan(seeds: int | None = None, only: str | None = None, fast: bool = False) 
     if fast and seeds is None:
         seeds = 1
     jobs = []
-    for experiment, module in CHAPTERS.items():
-        if wanted and experiment not in wanted:
-            continue
-        found: Chapter = chapter(module)
-        for cell in _chosen(experiment, found.cells(fast), wanted.get(experiment, set())):
-            for seed in range(found.SEEDS if seeds is None else seeds):
-                task = Task(experiment, cell.method, cell.dataset, cell.setting, seed, cell.shortened)
-                jobs.append(Job(task, module, found.configuration(task), versions(), found.cost(task)))
+    for name, entry in EXPERIMENTS.items():
+        if name in wanted or (not wanted and entry.in_paper):
+            jobs += jobs_of(name, _chosen(name, experiment(entry.module).cells(fast), wanted.get(name, set())), seeds)
+    return jobs
+
+
+def jobs_of(name: str, cells: Iterable[Cell], seeds: int | None = None) -> list[Job]:
+    """The fits of some cells of an experiment, of every one for so many seeds."""
+    module = EXPERIMENTS[name].module
+    found = experiment(module)
+    jobs = []
+    for cell in cells:
+        for seed in range(found.SEEDS if seeds is None else seeds):
+            task = Task(name, cell.method, cell.dataset, cell.setting, seed, cell.shortened, cell.varied)
+            jobs.append(Job(task, module, found.configuration(task), versions(), found.cost(task)))
     return jobs
 
 
@@ -188,22 +114,22 @@ def _parse(only: str | None) -> dict[str, set[str]]:
     if not only:
         return wanted
     # A name may hold a comma ("EnVI, R known"): parts begin where an experiment is named.
-    for part in re.split(rf",\s*(?=(?:{'|'.join(map(re.escape, CHAPTERS))})(?:[:,]|$))", only):
-        experiment, _, method = (piece.strip() for piece in part.partition(":"))
-        if experiment not in CHAPTERS:
+    for part in re.split(rf",\s*(?=(?:{'|'.join(map(re.escape, EXPERIMENTS))})(?:[:,]|$))", only):
+        name, _, method = (piece.strip() for piece in part.partition(":"))
+        if name not in EXPERIMENTS:
             raise InvalidInput(
-                f"only: expected parts like kink or sysid:EnVI, of {', '.join(CHAPTERS)}; got {experiment!r}."
+                f"only: expected parts like kink or sysid:EnVI, of {', '.join(EXPERIMENTS)}; got {name!r}."
             )
-        methods = wanted.setdefault(experiment, set())
+        methods = wanted.setdefault(name, set())
         if method:
             methods.add(method.lower())
     return wanted
 
 
-def _chosen(experiment: str, cells: list[Cell], methods: set[str]) -> list[Cell]:
+def _chosen(name: str, cells: list[Cell], methods: set[str]) -> list[Cell]:
     known = {cell.method.lower(): cell.method for cell in cells}
     for method in sorted(methods - set(known)):
-        raise InvalidInput(f"only: {experiment} has no {method!r} here; expected one of {', '.join(known.values())}.")
+        raise InvalidInput(f"only: {name} has no {method!r} here; expected one of {', '.join(known.values())}.")
     return [cell for cell in cells if not methods or cell.method.lower() in methods]
 
 
@@ -226,16 +152,3 @@ def group(found: Iterable[tuple[Job, dict[str, Any] | None]]) -> list[Group]:
             )
         )
     return groups
-
-
-def by_dataset(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """The groups of every data set, in the order they come in."""
-    found: dict[str, list[Group]] = {}
-    for each in groups:
-        found.setdefault(each.cell.dataset, []).append(each)
-    return found
-
-
-def _slug(text: str) -> str:
-    """As the name of a directory: below the one that it is in, never above."""
-    return re.sub(r"[^A-Za-z0-9.+-]+", "_", text).strip("_.")

@@ -4,38 +4,70 @@ Seconds are those that the results hold. A run that was killed and begun again k
 finished, so that its report differs from that of another run in measured seconds and in nothing else.
 """
 
+import base64
+import html
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from gpssm.errors import InvalidInput
+from gpssm.experiments.base import Experiment
+from gpssm.experiments.pages import Section, Table
+from gpssm.experiments.tables import entry, line
 from gpssm.plumbing.atomic import write_atomically
-from gpssm.reproduction import pages
-from gpssm.reproduction.numbers import VERDICTS
-from gpssm.reproduction.pages import Section, Table, entry
-from gpssm.reproduction.plan import Chapter, Job, chapter, group
+from gpssm.reproduction.plan import Job, experiment, group
 from gpssm.reproduction.store import Store
 
 TITLE = "Gaussian process state-space models: the experiments of the paper"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
+VERDICTS = (
+    "Verdicts: ahead of or behind the number that is printed for the same method, equal where the difference is within "
+    "two standard errors (ours and, where it is printed, that of the paper)."
+)
+
 Found = list[tuple[Job, dict[str, Any] | None]]
+
+
+def literal(text: str) -> str:
+    """Any text as it is, in Markdown: what a cell holds may be the message of an error, with anything in it."""
+    text = html.escape(" ".join(text.split()), quote=False)
+    # An underscore inside a word, as in gas_furnace, is one.
+    return re.sub(r"([\\`*\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", text)
+
+
+def _target(link: str) -> str:
+    return link.replace(" ", "%20").replace("(", "%28").replace(")", "%29")
+
+
+TEMPLATES = Environment(
+    loader=PackageLoader("gpssm.reproduction"),
+    autoescape=lambda name: name is not None and name.endswith(".html.j2"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+TEMPLATES.filters |= {"literal": literal, "target": _target, "base64": lambda png: base64.b64encode(png).decode()}
 
 
 def write(store: Store) -> Path:
     """Write `report.md`, `report.html` and the figures of the former; return the latter."""
-    sections = _sections(store)
+    sections = sections_of(store)
     pictures = {f"figures/{figure.name}.png": figure.png for section in sections for figure in section.figures}
     (store.directory / "figures").mkdir(exist_ok=True)
     store.sweep(pictures)
     for name, png in pictures.items():
         write_atomically(store.directory / name, png)
-    write_atomically(store.directory / "report.md", pages.markdown(TITLE, sections).encode())
-    target = store.directory / "report.html"
-    write_atomically(target, pages.page(TITLE, sections).encode())
-    return target
+    for name in ("report.md", "report.html"):
+        text = TEMPLATES.get_template(f"{name}.j2").render(title=TITLE, sections=sections)
+        write_atomically(store.directory / name, text.encode())
+    return store.directory / "report.html"
 
 
 def readme(store: Store, text: str) -> str:
@@ -44,30 +76,31 @@ def readme(store: Store, text: str) -> str:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise InvalidInput(f"write: expected the lines {BEGIN} and {END} in the file, in this order.")
-    lines = []
-    for section in _sections(store):
-        for table in section.tables:
-            if table.brief:
-                # The column that leads to files would lead nowhere.
-                kept = table.columns.index("results by seed") if "results by seed" in table.columns else None
-                rows = tuple(row[:kept] for row in table.rows)
-                short = table._replace(columns=table.columns[:kept], rows=rows)
-                lines += ["", f"{table.title}:", "", *pages.markdown_table(short, links=False)]
-    return "\n".join([before + begin, *lines, "", end + after])
+    tables = [without_files(table) for section in sections_of(store) for table in section.tables if table.brief]
+    return before + TEMPLATES.get_template("readme.md.j2").render(begin=BEGIN, end=END, tables=tables) + after
 
 
-def _sections(store: Store) -> list[Section]:
+def without_files(table: Table) -> Table:
+    """Without the column that leads to files, for where it would lead nowhere."""
+    if "results by seed" not in table.columns:
+        return table
+    kept = table.columns.index("results by seed")
+    return table._replace(columns=table.columns[:kept], rows=tuple(row[:kept] for row in table.rows))
+
+
+def sections_of(store: Store) -> list[Section]:
+    """The whole report, before it is rendered."""
     jobs, fast = store.plan()
     found: Found = [(job, store.read(job)) for job in jobs]
-    modules = dict.fromkeys(job.module for job in jobs)
+    experiments = {module: experiment(module) for module in dict.fromkeys(job.module for job in jobs)}
     chapters = [
-        chapter(module).section(group(pair for pair in found if pair[0].module == module)) for module in modules
+        each.section(group(pair for pair in found if pair[0].module == module)) for module, each in experiments.items()
     ]
-    about = _about(found, fast, [chapter(module) for module in modules])
+    about = _about(found, fast, list(experiments.values()))
     return [about, *chapters, *_failures(found), _settings(found), _machines(found)]
 
 
-def _about(found: Found, fast: bool, chapters: Sequence[Chapter]) -> Section:
+def _about(found: Found, fast: bool, experiments: Sequence[Experiment]) -> Section:
     done = [record for _, record in found if record is not None]
     failed = sum(record["error"] is not None for record in done)
     counts = f"{len(found)} fits: {len(done) - failed} done, {failed} failed, {len(found) - len(done)} not run yet."
@@ -79,7 +112,7 @@ def _about(found: Found, fast: bool, chapters: Sequence[Chapter]) -> Section:
         "each table, and in docs/errata.md.",
     ]
     if fast:
-        left_out = "; ".join(chapter_.LEFT_OUT for chapter_ in chapters)
+        left_out = "; ".join(each.LEFT_OUT for each in experiments)
         text.insert(0, f"This is the fast version, with one seed unless told otherwise. Left out: {left_out}.")
     costs: dict[str, list[float]] = {}
     for job, record in found:
@@ -116,10 +149,7 @@ def _settings(found: Found) -> Section:
     shown: dict[tuple[str, str], Job] = {}
     for job, _ in found:
         shown.setdefault((job.task.experiment, job.task.method), job)
-    rows = tuple(
-        (entry(experiment), entry(method), entry(" ".join(job.configuration.split())))
-        for (experiment, method), job in shown.items()
-    )
+    rows = tuple(line(name, method, " ".join(job.configuration.split())) for (name, method), job in shown.items())
     text = ("As of the first fit of each; what is given to a method, such as the noise of the data, is in every file.",)
     return Section("Settings", text, (Table("Settings", ("experiment", "method", "settings"), rows),))
 
@@ -133,7 +163,7 @@ def _machines(found: Found) -> Section:
         machine, versions = json.loads(key)
         told = ", ".join(f"{name} {value}" for name, value in sorted(versions.items()))
         place = f"{machine['processor']}, {machine['cores']} cores"
-        rows.append((entry(place), entry(machine["system"]), entry(told), entry(str(count))))
+        rows.append(line(place, machine["system"], told, str(count)))
     return Section(
         "Machines and versions", (), (Table("Where it ran", ("machine", "system", "versions", "fits"), tuple(rows)),)
     )

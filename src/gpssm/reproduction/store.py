@@ -11,7 +11,6 @@ there by somebody else - counts as none, and the next run sets it aside.
 import json
 import math
 import os
-import re
 import socket
 import time
 from collections.abc import Iterable, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 
 from gpssm.errors import InvalidInput
 from gpssm.plumbing import processes
-from gpssm.plumbing.atomic import write_atomically
+from gpssm.plumbing.atomic import remove_leftovers, write_atomically
 from gpssm.reproduction.plan import Job
 
 # A run says every few seconds that it is alive. On another machine, this long a silence is taken for its end.
@@ -117,15 +116,8 @@ class Store:
 
     def sweep(self, names: Iterable[str]) -> None:
         """Delete what `write_atomically` has left beside these files, and nothing of anybody else's."""
-        by_folder: dict[Path, set[str]] = {}
         for name in names:
-            path = self.directory / name
-            by_folder.setdefault(path.parent, set()).add(path.name)
-        for folder, own in by_folder.items():
-            for path in folder.glob(".*.tmp"):
-                unfinished = _UNFINISHED.fullmatch(path.name)
-                if unfinished is not None and unfinished[1] in own and path.is_file():
-                    path.unlink(missing_ok=True)
+            remove_leftovers(self.directory / name)
 
     def tell(self, running: dict[str, float], seconds_left: float | None) -> None:
         """Say what is going on: label of every running job -> when it was begun."""
@@ -197,8 +189,6 @@ def plain(value: Any) -> Any:
 
 
 _OWN = ("plan.json", "progress.json", "report.md", "report.html")
-_UNFINISHED = re.compile(r"\.(.+)\.[^.]+\.tmp")
-"""As `write_atomically` calls files that are not whole yet."""
 
 
 def _parse(path: Path) -> Any:
@@ -211,7 +201,7 @@ def _parse(path: Path) -> Any:
 
 def _is_record(found: Any, job: Job, failed: bool) -> bool:
     """Whether this is what `work.record` makes of the job."""
-    if not isinstance(found, dict) or found.get("task") != job.as_dict()["task"]:
+    if not isinstance(found, dict) or found.get("task") != job.task.as_dict():
         return False
     result, error, machine, versions = (found.get(name) for name in ("result", "error", "machine", "versions"))
     return (

@@ -6,10 +6,10 @@ import socket
 import time
 import traceback
 import warnings
-from pathlib import Path
 from typing import Any
 
-from gpssm.reproduction.plan import Job, chapter, versions
+from gpssm.parallel.runtime import cpuinfo
+from gpssm.reproduction.plan import Job, experiment, versions
 
 
 def perform(job: Job) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def perform(job: Job) -> dict[str, Any]:
         try:
             if versions() != job.versions:
                 raise RuntimeError(f"this worker has {versions()}, the plan {job.versions}; install the same.")
-            result = chapter(job.module).run(job.task)
+            result = experiment(job.module).run(job.task)
         except Exception as problem:
             error, log = f"{type(problem).__name__}: {problem}", traceback.format_exc()
     log = "".join([*(f"{w.category.__name__}: {w.message}\n" for w in caught), log])
@@ -32,9 +32,8 @@ def record(
     job: Job, result: dict[str, Any] | None, error: str | None, log: str, seconds: float, cpu_seconds: float
 ) -> dict[str, Any]:
     """What is stored of a job."""
-    task = job.as_dict()["task"]
     return {
-        "task": task,
+        "task": job.task.as_dict(),
         "configuration": job.configuration,
         "versions": job.versions | {"python": platform.python_version()},
         "machine": machine(),
@@ -47,18 +46,11 @@ def record(
 
 
 def machine() -> dict[str, Any]:
-    """Where this is."""
+    """Where this is, and the name that its processor gives itself."""
+    names = [line.partition(":")[2].strip() for line in cpuinfo("model name")]
     return {
         "host": socket.gethostname(),
         "system": platform.platform(),
-        "processor": processor(),
+        "processor": names[0] if names else platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
     }
-
-
-def processor() -> str:
-    """The name that the processor gives itself."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
