@@ -101,6 +101,9 @@ def saved(value: Any, path: Path) -> bytes:
     return path.read_bytes()
 
 
+HYPOTHESES = "gpssm.online.hypotheses.Hypotheses"
+
+
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Small files of the three kinds that there are."""
@@ -449,13 +452,17 @@ def test_shapes_that_do_not_fit_together_are_refused(
         ("posterior", "model.transition", "x"),
         ("posterior", "model.transition", {"class": "Zero", "fields": {"state_dim": 2}}),
         ("stream", "stored", "x"),
-        ("stream", "stored", {"class": "Trial", "fields": {"states": "x", "evidence": None}}),
+        (
+            "stream",
+            "stored",
+            {"class": "gpssm.online.hypotheses.Hypotheses", "fields": {"states": "x", "evidence": None}},
+        ),
         ("stream", "method", {"class": "Zero", "fields": {"state_dim": 2}}),
         ("posterior", "history.step", {"list": ["a"]}),
         ("posterior", "recording.output_names", {"tuple": ["a", "b"]}),
         ("stream", "count", -1),
         ("stream", "count", 1.5),
-        ("stream", "begun", -1),
+        ("stream", "unit_samples", -1),
         ("stream", "seed", None),
         ("stream", "seed", 2**64),
         ("stream", "input_dim", 5),

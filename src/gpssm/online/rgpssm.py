@@ -20,6 +20,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.scipy.linalg import block_diag
 from jaxtyping import Array, Float
 
 from gpssm.filters import augmented
@@ -210,18 +211,12 @@ def _prior_change(basis: Basis, old: RGPSSMHyper, new: RGPSSMHyper) -> tuple[Flo
 
 
 def _of_inducing(current: AugmentedState, basis: Basis, rows: int) -> tuple[Array, Array]:
-    """Where u is in the joint mean, and its mean and covariance."""
+    """Where u is in the augmented state, and its covariance."""
     num = len(basis.used)
     width = len(basis.used) + len(basis.scale) + 1
     dx = len(current.mean) - rows * width
     index = (dx + jnp.arange(rows)[:, None] * width + jnp.arange(num)).ravel()
     return index, current.cov[index][:, index]
-
-
-def _spread_out(blocks: Float[Array, "k m m"]) -> Float[Array, "km km"]:
-    rows, num, _ = blocks.shape
-    eye = jnp.eye(rows, dtype=blocks.dtype)
-    return jnp.einsum("de,dfg->dfeg", eye, blocks).reshape(rows * num, rows * num)
 
 
 def _evidence(
@@ -235,15 +230,15 @@ def _evidence(
     new = old._replace(lengthscale=lengthscale, amplitude=amplitude)
     change, log_det = _prior_change(basis, old, new)
     index, cov = _of_inducing(current, basis, len(amplitude))
-    change_all, mean = _spread_out(change), current.mean[index]
+    change_all, mean = block_diag(*change), current.mean[index]
     shrink = jnp.eye(len(index), dtype=cov.dtype) + cov @ change_all
     fit = mean @ change_all @ jnp.linalg.solve(shrink, mean)
     return -0.5 * (log_det + jnp.linalg.slogdet(shrink)[1] + fit)
 
 
 def _with_prior(current: AugmentedState, basis: Basis, old: RGPSSMHyper, new: RGPSSMHyper, rows: int) -> AugmentedState:
-    """The joint distribution had the prior of u been the new one: everything else follows u."""
-    change = _spread_out(_prior_change(basis, old, new)[0])
+    """The augmented state had the prior of u been the new one: everything else follows u."""
+    change = block_diag(*_prior_change(basis, old, new)[0])
     index, cov = _of_inducing(current, basis, rows)
     gain = jnp.linalg.solve(jnp.eye(len(index), dtype=cov.dtype) + change @ cov, change)
     gain = 0.5 * (gain + gain.T)

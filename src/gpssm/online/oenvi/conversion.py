@@ -54,29 +54,19 @@ def to_posterior(state: OEnVIState) -> Posterior:
     lift[np.arange(len(used)), used] = 1.0
     lift[:, linear] = np.hstack([z, np.ones((len(z), 1))])
     amplitude, lengthscale = (np.exp(np.asarray(v)) for v in (state.hyper.amplitude, state.hyper.lengthscale))
-    kernels, means, chols = [], [], []
+    kind, num, at = KERNELS[state.settings.kernel], len(z), jnp.asarray(z)
+    correlations = np.asarray(kind(lengthscale / scale, np.ones(()))(at, at))
+    chol = np.linalg.cholesky(correlations + jitter_for(jnp.dtype(float)) * np.eye(num))
+    # The past is known: a GP that says nothing.
+    variances, means, chols = np.full(dx, _NOTHING), np.zeros((dx, num)), np.tile(np.eye(num), (dx, 1, 1))
+    variances[:rows] = amplitude / scale[:rows] ** 2
     for d in range(rows):
-        variance = amplitude[d] / scale[d] ** 2
-        kernel = KERNELS[state.settings.kernel](lengthscale / scale, variance)
-        gram = np.asarray(kernel(jnp.asarray(z), jnp.asarray(z))) + jitter_for(jnp.dtype(float)) * variance * np.eye(
-            len(z)
-        )
-        chol = np.linalg.cholesky(gram)
-        inner = np.linalg.solve(chol, lift @ cov[d, :, d] @ lift.T / scale[d] ** 2)
+        inner = np.linalg.solve(chol, lift @ cov[d, :, d] @ lift.T / amplitude[d])
         inner = np.linalg.solve(chol, inner.T)
-        kernels.append(kernel)
-        means.append(np.linalg.solve(chol, mean[d, used] / scale[d]))
-        chols.append(np.linalg.cholesky(0.5 * (inner + inner.T) + 1e-10 * np.eye(len(z))))
-    for _ in range(rows, dx):  # the past is known: a GP that says nothing
-        kernels.append(KERNELS[state.settings.kernel](lengthscale / scale, _NOTHING))
-        means.append(np.zeros(len(z)))
-        chols.append(np.eye(len(z)))
-    gp = SparseGP(
-        jax.tree.map(lambda *leaves: np.stack(leaves), *kernels),
-        np.broadcast_to(z, (dx, *z.shape)).copy(),
-        np.stack(means),
-        np.stack(chols),
-    )
+        means[d] = np.linalg.solve(chol, mean[d, used] / np.sqrt(amplitude[d]))
+        chols[d] = np.linalg.cholesky(0.5 * (inner + inner.T) + 1e-10 * np.eye(num))
+    kernel = kind(np.tile(lengthscale / scale, (dx, 1)), variances)
+    gp = SparseGP(kernel, np.tile(z, (dx, 1, 1)), means, chols)
     weight = np.eye(dx, len(scale), -rows if rows < dx else 0) * (scale[:, None] / scale[:dx]).T
     weight[:rows] = np.eye(rows, len(scale)) + mean[:, linear][:, :-1] / scale[:rows, None]
     bias = np.concatenate([mean[:, -1] / scale[:rows], (shift[: dx - rows] - shift[rows:dx]) / scale[rows:dx]])
