@@ -25,7 +25,6 @@ import numpy as np
 from gpssm.methods.envi import Data, EnVI, Phase, elbo
 from gpssm.numerics.parameters import free_values, parameters, with_free_values
 from gpssm.training import initialisation
-from gpssm.training.windows import cut
 
 CASES = {
     # name: (windows, steps, states, inputs, inducing points, members, milliseconds allowed)
@@ -40,18 +39,17 @@ def iteration(windows: int, steps: int, dx: int, dc: int, inducing: int, members
     rng = np.random.default_rng(0)
     y, c = rng.standard_normal((windows * steps, 1)).cumsum(axis=0), rng.standard_normal((windows * steps, dc))
     method = EnVI(dx, inducing, num_members=members, window=steps)
-    begun = initialisation.begin(method, [y], [c])
-    data = cut([begun.scaling.standardise_outputs(y)], [begun.scaling.standardise_inputs(c)], steps)
-    settings = method.settings(begun, hidden=dx > 1)
-    names = [p.name for p in parameters(begun.model) if p.name not in begun.fixed]
-    carry = initialisation.ensembles(begun, data, members, jax.random.key(1), jnp.float64)
-    model, data = jax.tree.map(jnp.asarray, (begun.model, Data(data, Phase(0.7 if dx > 1 else 0.0))))
+    problem = method.problem([y], [c])
+    names = [p.name for p in parameters(problem.model) if p.name not in problem.held]
+    carry = initialisation.ensembles(problem, members, jax.random.key(1), jnp.float64)
+    phase = Phase(0.7 if problem.hidden else 0.0)
+    model, data = jax.tree.map(jnp.asarray, (problem.model, Data(problem.windows, phase)))
     free = free_values(model, names)
 
     @jax.jit
     def step(free: dict[str, jax.Array], carry: jax.Array, key: jax.Array) -> object:
         def loss(free: dict[str, jax.Array]) -> tuple[jax.Array, object]:
-            return elbo(with_free_values(model, free), carry, data, key, settings)
+            return elbo(with_free_values(model, free), carry, data, key, problem.settings)
 
         return jax.value_and_grad(loss, has_aux=True)(free)
 

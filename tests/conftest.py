@@ -26,7 +26,6 @@ import jaxtyping
 sys.path.insert(0, str(Path(__file__).parent))
 jaxtyping.install_import_hook("gpssm", "shapes.of_arrays")
 
-import importlib.util
 import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -94,19 +93,17 @@ def stream_here(
     """
     from gpssm.cli import stream
     from gpssm.cli.main import main
+    from gpssm.methods import registry
 
-    path = Path(__file__).with_name("local_level.py")
-    spec = importlib.util.spec_from_file_location("local_level", path)
-    assert spec is not None and spec.loader is not None
-    local_level = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, local_level)  # where reading a checkpoint looks for its classes
-    spec.loader.exec_module(local_level)
-    local_level.put_in_place(monkeypatch.setattr)
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    from local_level_cli import ENTRY, with_method
+
+    monkeypatch.setitem(registry.ONLINE, "LocalLevel", ENTRY)
 
     def run(*arguments: object, text: str | bytes = "") -> subprocess.CompletedProcess[str]:
         file = tmp_path_factory.mktemp("stdin") / "text"
         file.write_bytes(text.encode() if isinstance(text, str) else text)
-        command = ["gpssm", "stream", *map(str, arguments)]
+        command = with_method(["gpssm", "stream", *map(str, arguments)])
         capfd.readouterr()
         with file.open("rb") as stdin, monkeypatch.context() as patched, pytest.raises(SystemExit) as ended:
             patched.setattr(stream, "STDIN", stdin.fileno())

@@ -184,6 +184,48 @@ def test_the_future_is_not_looked_at(fitted):
     np.testing.assert_array_equal(paths[0].samples, paths[1].samples)
 
 
+def test_transition_and_summary_are_the_system_in_the_users_units(fitted):
+    """Oracle: the mean of a step of the filter, from a known state; and, for the gains, a long run with inputs held."""
+    rows = {row.name: row.value for row in fitted.summary().rows}
+    dx, weight = fitted.state_dim, rows["transition.weight"]
+    x = np.random.default_rng(0).normal(size=(1, dx)) * fitted.scaling.state_scale + fitted.scaling.state_shift
+    known = fitted.end._replace(mean=x, cov=np.zeros((1, dx, dx)))
+    moved = fitted.filter(np.full((1, 2), np.nan), INPUTS[:1], state=known).mean
+    mean, var = fitted.transition(np.column_stack([x, INPUTS[:1]]))
+    np.testing.assert_allclose(mean, moved, rtol=1e-9)
+    np.testing.assert_allclose(
+        weight @ np.concatenate([x[0], INPUTS[0]]) + rows["transition.bias"], moved[0], rtol=1e-8
+    )
+    assert (var == 0).all()
+    predicted = fitted.one_step(np.full((1, 2), np.nan), INPUTS[:1], state=known)
+    np.testing.assert_allclose(rows["emission.weight"] @ mean[0] + rows["emission.bias"], predicted[0][0], rtol=1e-8)
+    noise = rows["emission.weight"] @ rows["process_noise.cov"] @ rows["emission.weight"].T + rows["obs_noise.cov"]
+    np.testing.assert_allclose(np.sqrt(np.diag(noise)), predicted[1][0], rtol=1e-8)
+    assert rows["poles.modulus"].max() == pytest.approx(np.abs(np.linalg.eigvals(weight[:, :dx])).max())
+    if rows["poles.modulus"].max() < 1:
+        held = [np.tile(INPUTS[0] + shift, (400, 1)) for shift in ([0.0, 0.0], [0.0, 1.0])]
+        at_rest = [fitted.one_step(np.full((400, 2), np.nan), c)[0][-1] for c in held]
+        np.testing.assert_allclose(at_rest[1] - at_rest[0], rows["gain"][:, 1], rtol=1e-6)
+
+
+def test_what_is_known_of_the_training_data(fitted):
+    more = simulate(200, 1)
+    recordings = zip([with_gaps(OUTPUTS, 0.1), with_gaps(more[0], 0.1)], [INPUTS, more[1]], strict=True)
+    assert fitted.num_samples == 400 and fitted.output_names == ("y1", "y2") and fitted.input_names == ("u1", "u2")
+    summary = fitted.summary().as_dict()
+    assert summary["log_likelihood"] == pytest.approx(sum(fitted.log_likelihood(y, c) for y, c in recordings))
+    assert str(fitted.summary()).startswith(f"{fitted.method}: linear, {fitted.state_dim} state(s), log-likelihood ")
+    before = dataclasses.replace(fitted, training_log_likelihood=None).summary()  # as in files of earlier versions
+    assert str(before).splitlines()[0] == f"{fitted.method}: linear, {fitted.state_dim} state(s)"
+
+
+def test_the_filter_is_exact_by_any_right_name(fitted):
+    exact = fitted.filter(OUTPUTS, INPUTS, filter="kalman")
+    np.testing.assert_array_equal(exact.mean, fitted.filter(OUTPUTS, INPUTS).mean)
+    with pytest.raises(ValueError, match="expected one of kalman, got 'particle': the model is linear"):
+        fitted.filter(OUTPUTS, INPUTS, filter="particle")
+
+
 def test_save_and_load_bit_for_bit(fitted, tmp_path):
     fitted.save(tmp_path / "a.gpssm")
     loaded = gpssm.load(tmp_path / "a.gpssm")

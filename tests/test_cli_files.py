@@ -185,6 +185,15 @@ def test_filter_by_another_filter(folder: Path, envi: Path, arx: Path, tmp_path:
         assert not (tmp_path / "none.csv").exists()
 
 
+def test_a_linear_model_is_described_and_filtered_like_any_other(folder: Path, arx: Path, tmp_path: Path) -> None:
+    arguments = ("--outputs", "level", "--inputs", "valve", "--method", "ARX", "-o", tmp_path / "m.gpssm")
+    fitted = gpssm.load(arx)
+    assert run("fit", folder / "train.csv", *arguments).out == f"{fitted.summary()}\n\nmodel: {tmp_path / 'm.gpssm'}\n"
+    for name, options in (("named", ["--filter", "kalman"]), ("default", [])):
+        succeed("filter", arx, folder / "test.csv", "-o", tmp_path / name, *options)
+    assert (tmp_path / "named").read_text() == (tmp_path / "default").read_text()
+
+
 def test_filter_finds_other_columns_when_told(folder: Path, arx: Path, tmp_path: Path) -> None:
     data = table(folder / "test.csv")
     to_csv(tmp_path / "other.csv", {"h": data["level"], "q": data["valve"]})

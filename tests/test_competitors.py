@@ -79,7 +79,7 @@ def test_vcdt_that_corrects_nothing_is_prssm() -> None:
         np.tile(model.process_noise.chol, (*steps, 1, 1)),
     )
     learner = with_start(model, windows)
-    settings = prssm.Settings(members)
+    settings = members
     expected, (_, terms) = jax.jit(lambda: prssm.elbo(learner, jnp.zeros(()), windows, KEY, settings))()
 
     @jax.jit
@@ -125,7 +125,7 @@ def test_odgpssm_that_mixes_nothing_is_prssm() -> None:
 
     @jax.jit
     def bound(model: GPSSM) -> Any:
-        return prssm.elbo(with_start(model, windows), jnp.zeros(()), windows, KEY, prssm.Settings(8))[0]
+        return prssm.elbo(with_start(model, windows), jnp.zeros(()), windows, KEY, 8)[0]
 
     np.testing.assert_allclose(bound(mixed), bound(plain), rtol=1e-12)
     other = nonlinear_model(full=True, mixing=np.array([[1.0, 0.5], [0.0, 1.0]]))
@@ -157,7 +157,7 @@ def test_envi_without_updates_scores_as_prssm_with_moments_matched() -> None:
     """Then EnVI's members are PRSSM's trajectories, scored by the Gaussian that has their moments."""
     model, windows, members = nonlinear_model(full=False), one_window(), 10
     options = ensemble.Options(update="sqrt")
-    settings = envi.Settings(members, 1, options, None, gap_length=5)
+    settings = envi.EnVISettings(members, 1, options, None, gap_length=5)
     data = envi.Data(windows, envi.Phase(gap_fraction=1.0))
     carry = jnp.zeros((1, members, STATES))
     _, (_, terms) = jax.jit(lambda: envi.elbo(model, carry, data, KEY, settings))()
@@ -190,7 +190,7 @@ def test_padding_and_missing_samples_say_nothing(objective: str) -> None:
     @jax.jit
     def bound(windows: Windows) -> Any:
         if objective == "PRSSM":
-            return prssm.elbo(with_start(model, windows), jnp.zeros(()), windows, KEY, prssm.Settings(4))[0]
+            return prssm.elbo(with_start(model, windows), jnp.zeros(()), windows, KEY, 4)[0]
         return vcdt.elbo(corrected, jnp.zeros((1, 4, STATES)), windows, KEY, False)[0]
 
     np.testing.assert_allclose(bound(changed), bound(windows), rtol=1e-12)

@@ -12,7 +12,7 @@ from gpssm.filters import ensemble, kalman
 from gpssm.gp.kernels import RBF
 from gpssm.gp.means import Linear
 from gpssm.gp.sparse import SparseGP
-from gpssm.methods.envi import Data, Phase, Settings, elbo
+from gpssm.methods.envi import Data, EnVISettings, Phase, elbo
 from gpssm.models import GPSSM, DiagonalNoise, InitialState, LinearEmission, Transition
 from gpssm.numerics.parameters import free_values, parameters, with_free_values
 from gpssm.training.windows import Windows, cut
@@ -67,7 +67,7 @@ def exact_evidence(model: GPSSM, outputs: np.ndarray) -> float:
 
 
 def evaluate(
-    model: GPSSM, windows: Windows, settings: Settings, key: int = 0, phase: Phase = Phase()
+    model: GPSSM, windows: Windows, settings: EnVISettings, key: int = 0, phase: Phase = Phase()
 ) -> tuple[Any, Any]:
     carry = jnp.zeros((windows.outputs.shape[0], settings.num_members, STATES))
     data = jax.tree.map(jnp.asarray, Data(windows, phase))
@@ -77,8 +77,10 @@ def evaluate(
 _elbo = jax.jit(elbo, static_argnames="settings")
 
 
-def settings(members: int, update: str = "perturbed", moments: str = "exact_noise", gap_length: int = 0) -> Settings:
-    return Settings(members, 1, ensemble.Options(moments, update), None, gap_length)
+def settings(
+    members: int, update: str = "perturbed", moments: str = "exact_noise", gap_length: int = 0
+) -> EnVISettings:
+    return EnVISettings(members, 1, ensemble.Options(moments, update), None, gap_length)
 
 
 @pytest.mark.parametrize("update", ["perturbed", "sqrt", "mixture"])
@@ -210,8 +212,8 @@ def test_samples_of_u_differ_between_windows_without_bias() -> None:
     y = simulate(model, 8, 10)
     windows = cut([y] * 400, [y[:, :0]] * 400, 8)
     many = linear_model(amplitude=0.3, sequences=400)
-    options = Settings(64, 1, ensemble.Options(), None, 0)
-    repeated = Settings(64, 400, ensemble.Options(), None, 0)
+    options = EnVISettings(64, 1, ensemble.Options(), None, 0)
+    repeated = EnVISettings(64, 400, ensemble.Options(), None, 0)
     a = float(evaluate(many, windows, options)[1][1]["likelihood"]) / 400
     b = float(evaluate(model, cut([y], [y[:, :0]], 8), repeated)[1][1]["likelihood"])
     assert abs(a - b) < 0.6

@@ -8,6 +8,7 @@ from gpssm import evaluation, metrics
 from gpssm.errors import InvalidInput
 from gpssm.experiments import sysid
 from gpssm.experiments.base import Cell, Group
+from gpssm.posteriors.fitted import Fitted
 from gpssm.training.optimiser import Schedule
 
 LENGTH, TEST, BLOCK = 120, 25, 10
@@ -23,7 +24,7 @@ def driven(length: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.fixture(scope="module", params=["EnVI", "ARX"])
-def fitted(request: pytest.FixtureRequest) -> evaluation.Fitted:
+def fitted(request: pytest.FixtureRequest) -> Fitted:
     y, u = driven(LENGTH)
     if request.param == "ARX":
         return gpssm.ARX(order=2).fit(y, u)
@@ -37,9 +38,7 @@ def test_part() -> tuple[np.ndarray, np.ndarray]:
     return y[LENGTH:], u[LENGTH:]
 
 
-def test_poisoned_future_gives_the_same_forecast(
-    fitted: evaluation.Fitted, test_part: tuple[np.ndarray, np.ndarray]
-) -> None:
+def test_poisoned_future_gives_the_same_forecast(fitted: Fitted, test_part: tuple[np.ndarray, np.ndarray]) -> None:
     """The forecast of a block is the same, to the bit, whatever comes from its first sample on."""
     y, u = test_part
     honest = evaluation.blocks(fitted, y, u, length=BLOCK)
@@ -56,7 +55,7 @@ def test_poisoned_future_gives_the_same_forecast(
         )
 
 
-def test_blocks_do_read_the_past(fitted: evaluation.Fitted, test_part: tuple[np.ndarray, np.ndarray]) -> None:
+def test_blocks_do_read_the_past(fitted: Fitted, test_part: tuple[np.ndarray, np.ndarray]) -> None:
     """Other samples before a block change its forecast: the protocol is not a free run in disguise."""
     y, u = test_part
     honest = evaluation.blocks(fitted, y, u, length=BLOCK)
@@ -64,15 +63,13 @@ def test_blocks_do_read_the_past(fitted: evaluation.Fitted, test_part: tuple[np.
     assert not np.array_equal(honest[:, BLOCK:], other[:, BLOCK:])
 
 
-def test_first_block_is_the_start_of_a_forecast(
-    fitted: evaluation.Fitted, test_part: tuple[np.ndarray, np.ndarray]
-) -> None:
+def test_first_block_is_the_start_of_a_forecast(fitted: Fitted, test_part: tuple[np.ndarray, np.ndarray]) -> None:
     y, u = test_part
     blocks = evaluation.blocks(fitted, y, u, length=BLOCK, seed=3)
     np.testing.assert_array_equal(blocks[:, :BLOCK], fitted.forecast(BLOCK, u[:BLOCK], seed=3).samples)
 
 
-def test_filter_continues_where_it_stopped(fitted: evaluation.Fitted, test_part: tuple[np.ndarray, np.ndarray]) -> None:
+def test_filter_continues_where_it_stopped(fitted: Fitted, test_part: tuple[np.ndarray, np.ndarray]) -> None:
     """One recording in two pieces is filtered like the whole, up to the ensemble's own randomness."""
     y, u = test_part
     whole = fitted.filter(y, u, state=fitted.end)
@@ -82,9 +79,7 @@ def test_filter_continues_where_it_stopped(fitted: evaluation.Fitted, test_part:
     assert abs(first.log_likelihood + second.log_likelihood - whole.log_likelihood) < 3.0
 
 
-def test_one_step_predictions_score_like_the_filter(
-    fitted: evaluation.Fitted, test_part: tuple[np.ndarray, np.ndarray]
-) -> None:
+def test_one_step_predictions_score_like_the_filter(fitted: Fitted, test_part: tuple[np.ndarray, np.ndarray]) -> None:
     """Oracle: the filter's log-likelihood is that of the one-step predictions."""
     y, u = test_part
     mean, sd = fitted.one_step(y, u, state=fitted.end)
@@ -92,7 +87,7 @@ def test_one_step_predictions_score_like_the_filter(
     assert density.sum() == pytest.approx(fitted.filter(y, u, state=fitted.end).log_likelihood, rel=1e-6, abs=1e-6)
 
 
-def test_scores_are_those_of_metrics(fitted: evaluation.Fitted, test_part: tuple[np.ndarray, np.ndarray]) -> None:
+def test_scores_are_those_of_metrics(fitted: Fitted, test_part: tuple[np.ndarray, np.ndarray]) -> None:
     y, u = test_part
     samples = evaluation.free_run(fitted, TEST, u)
     assert evaluation.score(samples, y).as_dict() == {
@@ -103,7 +98,7 @@ def test_scores_are_those_of_metrics(fitted: evaluation.Fitted, test_part: tuple
     }
 
 
-def test_wrong_block_length_is_refused(fitted: evaluation.Fitted, test_part: tuple[np.ndarray, np.ndarray]) -> None:
+def test_wrong_block_length_is_refused(fitted: Fitted, test_part: tuple[np.ndarray, np.ndarray]) -> None:
     with pytest.raises(InvalidInput, match="length"):
         evaluation.blocks(fitted, *test_part, length=0)
 

@@ -19,7 +19,7 @@ from gpssm.experiments import kink as experiment
 from gpssm.models import DiagonalNoise
 from gpssm.plumbing.compilation import CompileClock
 from gpssm.plumbing.interruption import Interruption
-from gpssm.training import candidates, initialisation, optimiser
+from gpssm.training import optimiser, selection
 from gpssm.training.optimiser import Diverged, Schedule, TrainingWarning
 
 SHORT = Schedule(max_steps=100, decay_steps=50)
@@ -97,7 +97,7 @@ def test_channels_that_are_rarely_seen_together_keep_their_scale() -> None:
     y = rng.standard_normal((60, 2)) * [2.0, 30.0] + [1.0, -5.0]
     y[::2, 0] = y[1::2, 1] = np.nan
     y[:2] = [[1.0, -5.0], [1.0001, -5.0001]]
-    scaling = initialisation.begin(gpssm.EnVI(2, 5), [y], [y[:, :0]]).scaling
+    scaling = gpssm.EnVI(2, 5).problem([y], [y[:, :0]]).scaling
     np.testing.assert_allclose(scaling.state_scale, np.nanstd(y, axis=0))
     np.testing.assert_allclose(scaling.state_shift, np.nanmean(y, axis=0))
 
@@ -341,11 +341,11 @@ def test_a_start_that_explodes_is_not_kept(data: gpssm.datasets.Series, fitted: 
     history = replace(fitted.history, best=fitted.history.best + 100.0)
     unstable, better = replace(fitted, model=model, history=history), replace(fitted, history=history)
     y, c = data.outputs, np.zeros((len(data.outputs), 0))
-    bad, good, best = (candidates.Candidate.of(p, y, c, compared=True) for p in (unstable, fitted, better))
-    assert candidates.best([bad, good]) is fitted
-    assert candidates.best([good, best]) is better
+    bad, good, best = (selection.Restart.of(p, y, c, compared=True) for p in (unstable, fitted, better))
+    assert selection.best([bad, good]) is fitted
+    assert selection.best([good, best]) is better
     assert bad.error > 10 > good.error
 
     # As many starts as were asked for; one that is lost is not enough, but there is an end to it.
-    assert candidates.wants_another([good], 2) and not candidates.wants_another([bad, good], 2)
-    assert candidates.wants_another([bad, bad, bad], 2) and not candidates.wants_another([bad] * 4, 2)
+    assert selection.wants_another([good], 2) and not selection.wants_another([bad, good], 2)
+    assert selection.wants_another([bad, bad, bad], 2) and not selection.wants_another([bad] * 4, 2)

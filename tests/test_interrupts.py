@@ -21,7 +21,6 @@ import gpssm
 from gpssm.cli import output
 from gpssm.cli.main import main
 from gpssm.datasets import kink, to_csv
-from gpssm.methods.base import Course
 from gpssm.plumbing.interruption import Interruption
 from gpssm.posteriors.history import Progress
 from gpssm.training import progress
@@ -158,12 +157,12 @@ def lost() -> None:
 def test_an_interrupt_that_was_lost_is_noticed_all_the_same() -> None:
     """A callback of the garbage collector, of which JAX has one, swallows what is raised in it."""
     with Interruption() as asked:
-        course = Course(*[None] * 4, asked, None, 0, None)  # type: ignore[arg-type]
-        course.searching()(1, 7)
+        monitor = progress.Monitor(asked, None)
+        monitor.searching()(1, 7)
         lost()
         assert asked.requested  # so that training stops after its first chunk
         with pytest.raises(KeyboardInterrupt):
-            course.searching()(2, 7)
+            monitor.searching()(2, 7)
     with pytest.raises(KeyboardInterrupt), output.whole_fits():
         lost()
 

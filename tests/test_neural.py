@@ -25,7 +25,6 @@ from gpssm.models import GPSSM, DiagonalNoise, InitialState, LinearEmission
 from gpssm.models.neural import GatedTransition, NeuralTransition, ResidualTransition
 from gpssm.posteriors.history import History
 from gpssm.posteriors.posterior import Posterior
-from gpssm.training import initialisation
 from gpssm.training.optimiser import Schedule
 from gpssm.training.recognition import Gaussians
 from gpssm.training.windows import Windows, cut
@@ -147,8 +146,8 @@ def test_gated_transition_follows_its_equations() -> None:
 # AD-EnKF -------------------------------------------------------------------------------------------
 
 
-def filter_settings(members: int, update: ensemble.Update = "perturbed") -> envi.Settings:
-    return envi.Settings(members, 1, ensemble.Options(update=update), None, 0)
+def filter_settings(members: int, update: ensemble.Update = "perturbed") -> envi.EnVISettings:
+    return envi.EnVISettings(members, 1, ensemble.Options(update=update), None, 0)
 
 
 def test_adenkf_reaches_the_exact_likelihood_as_the_ensemble_grows() -> None:
@@ -252,7 +251,7 @@ def bound(
 ) -> tuple[float, dict[str, float]]:
     learner = as_jax(Learner(gated_model() if model is None else model, states))
     value, (_, terms) = _elbo(
-        learner, jnp.asarray(100.0), windows, jax.random.key(seed), settings=dkf.Settings(samples, batch, 1)
+        learner, jnp.asarray(100.0), windows, jax.random.key(seed), settings=dkf.DKFSettings(samples, batch, 1)
     )
     return float(value), {name: float(term) for name, term in terms.items()}
 
@@ -307,7 +306,7 @@ def test_dkf_batch_of_windows_is_unbiased() -> None:
     learner = as_jax(Learner(gated_model(), inference()))
 
     def values(batch: int) -> np.ndarray:
-        settings = dkf.Settings(4, batch, 1)
+        settings = dkf.DKFSettings(4, batch, 1)
         keys = jax.random.split(jax.random.key(1), 300)
         each = jax.jit(jax.vmap(lambda k: dkf.elbo(learner, jnp.asarray(9.0), windows, k, settings)[0]))
         return np.asarray(each(keys))
@@ -324,7 +323,7 @@ def with_gradient(count: float) -> Any:
     """Value and gradient of windows with gaps and padding after `count` evaluations, of 50 until the weight is one."""
     transition = GatedTransition.start(jax.random.key(0), Linear(WEIGHT, BIAS), 4, PROCESS, 0.0)
     learner = as_jax(Learner(model_around(transition, np.full(STATES, 1e-6)), inference()))
-    windows, settings = windows_of(recording(), length=8), dkf.Settings(3, 99, 50)
+    windows, settings = windows_of(recording(), length=8), dkf.DKFSettings(3, 99, 50)
     return _graded(learner, jnp.asarray(count), windows, jax.random.key(0), settings=settings)
 
 
@@ -405,8 +404,8 @@ def test_saved_and_loaded_it_is_the_same(fitted: Posterior, tmp_path: Any) -> No
 def test_summary_and_plot_of_a_network(chosen: Callable[..., StateSpaceMethod]) -> None:
     """The linear part is in the user's units; there are no inducing points to show."""
     method, y = chosen(1, width=4), 5.0 + 2.0 * np.sin(np.arange(40.0))[:, None]
-    begun = initialisation.begin(method, [y], [y[:, :0]])
-    posterior = method._posterior(begun.model, History(), begun, hidden=False)
+    problem = method.problem([y], [y[:, :0]])
+    posterior = method.posterior(problem, problem.model, History())
     rows = {row.name: row for row in posterior.summary().rows}
     slope, intercept = (rows[f"transition.mean.{name}"].value.item() for name in ("weight", "bias"))
     assert np.polyfit(y[:-1, 0], y[1:, 0], 1) == pytest.approx([slope, intercept], rel=0.05)

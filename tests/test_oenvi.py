@@ -17,9 +17,9 @@ from gpssm.errors import InvalidInput
 from gpssm.experiments.kink import GRID
 from gpssm.gp.means import Linear
 from gpssm.models.neural import ResidualTransition
-from gpssm.online.hypotheses import Trial
+from gpssm.online.hypotheses import Hypotheses
 from gpssm.online.oenvi import core
-from gpssm.online.oenvi.core import State
+from gpssm.online.oenvi.core import OEnVIState
 from gpssm.online.stream import Estimate, Stream
 from gpssm.plumbing.precision import double_precision
 
@@ -141,8 +141,8 @@ def test_more_states_than_half_the_members() -> None:
     """Six outputs, their past, and late inputs: the least number of points that span all states is taken."""
     rng = np.random.default_rng(0)
     method = gpssm.OEnVI(12, input_lags=4, trial=0)
-    begun = method.begin(rng.normal(size=(10, 6)), rng.normal(size=(10, 12)))
-    assert isinstance(begun, State) and begun.points.shape == (26, 12)
+    first = method.initial_state(rng.normal(size=(10, 6)), rng.normal(size=(10, 12)))
+    assert isinstance(first, OEnVIState) and first.points.shape == (26, 12)
 
 
 @pytest.mark.slow
@@ -165,17 +165,17 @@ def test_an_archive_goes_live() -> None:
     assert np.isfinite([e.log_score for e in estimates]).all()
 
 
-def test_the_trial_takes_the_beginning_that_predicts_better() -> None:
+def test_the_trial_takes_the_hypothesis_that_predicts_better() -> None:
     """The steps of the kink system are dynamics; most of those of the noisy car are noise."""
     rough, noise = 0, 1
     outputs = {noise: car(60, seed=1).series.outputs, rough: kink(60, 0.0025, 0.008, seed=1).outputs}
     for winner, rows in outputs.items():
         stream = gpssm.OEnVI(rows.shape[1], **SMALL | {"trial": 60}).start()
         learn(stream, rows[:-1])
-        assert isinstance(stream.state, Trial)
+        assert isinstance(stream.state, Hypotheses)
         assert int(np.argmax(stream.state.evidence)) == winner
         stream.learn_one(rows[-1])
-        assert isinstance(stream.state, State)
+        assert isinstance(stream.state, OEnVIState)
 
 
 @double_precision
@@ -188,30 +188,30 @@ def test_gradient_of_the_noise_goes_through_time(
     """
     data = nascar(20, seed=2).series
     method = gpssm.OEnVI(2, 6, emission=nascar(20, seed=2).emission, num_members=10, trial=0)
-    begun = method.begin(data.outputs, np.zeros((20, 0)))
-    assert isinstance(begun, State)
-    begun = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), begun)  # the types of all states to come
-    known = np.array(begun.joint.cov)
+    first = method.initial_state(data.outputs, np.zeros((20, 0)))
+    assert isinstance(first, OEnVIState)
+    first = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), first)  # the types of all states to come
+    known = np.array(first.augmented.cov)
     known[2:, 2:] = 0.0
-    hyper = begun.hyper._replace(amplitude=jnp.full(2, -60.0))  # nor is there anything to learn of f
-    begun = eqx.tree_at(lambda s: (s.joint.cov, s.hyper), begun, (jnp.asarray(known), hyper))
-    climb, gradients = core._climb, list[core.Hyper]()
+    hyper = first.hyper._replace(amplitude=jnp.full(2, -60.0))  # nor is there anything to learn of f
+    first = eqx.tree_at(lambda s: (s.augmented.cov, s.hyper), first, (jnp.asarray(known), hyper))
+    ascend, gradients = core.ascend, list[core.OEnVIHyper]()
 
-    def overheard(state: State, gradient: core.Hyper, *rest: Any) -> Any:
+    def overheard(values: Any, gradient: core.OEnVIHyper, *rest: Any, **choices: Any) -> Any:
         gradients.append(gradient)
-        return climb(state, gradient, *rest)
+        return ascend(values, gradient, *rest, **choices)
 
-    monkeypatch.setattr(core, "_climb", overheard)
+    monkeypatch.setattr(core, "ascend", overheard)
 
     @jax.jit
-    def step(state: State, y: jax.Array) -> tuple[State, jax.Array, core.Hyper]:
+    def step(state: OEnVIState, y: jax.Array) -> tuple[OEnVIState, jax.Array, core.OEnVIHyper]:
         gradients.clear()
         state, info = core.step(jax.random.key(0), state, y, jnp.zeros(0))
         return state, info.log_score, gradients[0]
 
-    def run(noise: dict[str, NDArray], length: int) -> tuple[State, float]:
+    def run(noise: dict[str, NDArray], length: int) -> tuple[OEnVIState, float]:
         held = hyper._replace(**{name: jnp.asarray(value) for name, value in noise.items()})
-        state, score = begun, 0.0
+        state, score = first, 0.0
         for y in data.outputs[:length]:
             state, score, _ = step(eqx.tree_at(lambda s: s.hyper, state, held), y)
         return state, float(score)

@@ -18,7 +18,7 @@ def _state(rng: np.random.Generator) -> paper.PaperState:
     """Two states seen through a matrix into three channels, one input."""
     emission = rng.normal(size=(3, 2))
     outputs = rng.normal(size=(20, 3)) * [1.0, 10.0, 0.1]
-    return PaperOEnVI(2, 6, emission=emission, num_members=12).begin(outputs, rng.normal(size=(20, 1)))
+    return PaperOEnVI(2, 6, emission=emission, num_members=12).initial_state(outputs, rng.normal(size=(20, 1)))
 
 
 @pytest.mark.parametrize("missing", [(), (0, 2)])

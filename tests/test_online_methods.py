@@ -179,7 +179,7 @@ def test_the_state_does_not_grow(name: str, data: NDArray) -> None:
 @pytest.mark.parametrize("name", COSTLY)
 def test_a_driven_system_that_was_at_rest(name: str) -> None:
     """Two past outputs and three inputs are enough to forecast a system with a dead time, also if it first was at
-    rest: units of the rest are units of nothing, and the stream begins anew.
+    rest: units of the rest are units of nothing, and the stream restarts.
     """
     rng = np.random.default_rng(5)
     inputs = np.repeat(rng.choice([-1.0, 1.0], size=100), 4)[:, None]
@@ -190,7 +190,7 @@ def test_a_driven_system_that_was_at_rest(name: str) -> None:
     outputs = 50.0 + 10.0 * level[1:, None] + 0.05 * rng.normal(size=(400, 1))
     stream = start(name, 2, input_lags=3)
     learn(stream, outputs[:340], inputs[:340])
-    assert stream.begun > 15 and not stream.early
+    assert stream.unit_samples > 15 and not stream.early
     ahead = stream.forecast(60, inputs[340:], num_paths=50)
     assert rms(np.median(ahead.samples, axis=0) - outputs[340:]) < 0.5 * outputs.std()
 

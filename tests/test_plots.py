@@ -6,12 +6,13 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
+import gpssm
 from gpssm import metrics, plots
 from gpssm.filters import ensemble
 from gpssm.methods.envi import EnVI
 from gpssm.posteriors.history import History
-from gpssm.posteriors.posterior import FilterSettings, Forecast, Posterior, States
-from gpssm.training.initialisation import begin
+from gpssm.posteriors.posterior import FilterSettings, Posterior
+from gpssm.posteriors.states import Forecast, States
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -19,9 +20,9 @@ import matplotlib.pyplot as plt
 
 def untrained(state_dim: int = 1) -> Posterior:
     y = 10.0 + 2.0 * np.random.default_rng(0).standard_normal((40, 1))
-    begun = begin(EnVI(state_dim, 5), [y], [y[:, :0]])
+    problem = EnVI(state_dim, 5).problem([y], [y[:, :0]])
     settings = FilterSettings(10, ensemble.Options())
-    return Posterior(begun.model, begun.scaling, settings, (), History(), "EnVI", np.zeros((10, state_dim)))
+    return Posterior(problem.model, problem.scaling, settings, (), History(), "EnVI", np.zeros((10, state_dim)))
 
 
 def test_transition_shows_f_truth_and_inducing_points_in_the_users_units() -> None:
@@ -32,6 +33,16 @@ def test_transition_shows_f_truth_and_inducing_points_in_the_users_units() -> No
     assert {"learned f", "true f", "inducing points"} <= set(lines)
     np.testing.assert_allclose(np.sort(lines["inducing points"][:, 0]), np.sort(plots.inducing_inputs(posterior)[:, 0]))
     assert 4 < lines["learned f"][:, 0].min() < lines["learned f"][:, 0].max() < 16
+    plt.close("all")
+
+
+def test_transition_of_a_line() -> None:
+    """No inducing points; its range is that of the data."""
+    _, ax = plt.subplots()
+    fitted = gpssm.LastValue().fit(np.array([[3.0], [5.0], [4.0]]))
+    lines = {line.get_label(): line.get_xydata() for line in plots.transition(fitted, ax=ax).get_lines()}
+    np.testing.assert_allclose(lines["learned f"][:, 0], lines["learned f"][:, 1])
+    assert list(lines) == ["learned f"] and lines["learned f"].min() == pytest.approx(4 - 2 * np.sqrt(2 / 3))
     plt.close("all")
 
 

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpssm.filters import augmented
-from gpssm.filters.augmented import Basis, Joint
+from gpssm.filters.augmented import AugmentedState
+from gpssm.gp.basis import Basis, Expansion
 from gpssm.gp.kernels import RBF
 from gpssm.online import rgpssm
 from gpssm.online.rgpssm import RGPSSMHyper
@@ -31,19 +31,21 @@ def test_the_joint_is_moved_by_its_tangent() -> None:
         jnp.asarray(rng.normal(size=(num, dx + dc))), jnp.asarray([1.0, 1, 1, 0]), jnp.zeros(dx + dc), jnp.ones(dx + dc)
     )
     kernel = RBF(np.linspace(1.0, 2.0, dx + dc))
-    whitening = augmented.whiten(basis, kernel)
-    of = Joint(jnp.asarray(rng.normal(size=dx + rows * width)), jnp.asarray(random_cov(rng, dx + rows * width)))
+    of = AugmentedState(
+        jnp.asarray(rng.normal(size=dx + rows * width)), jnp.asarray(random_cov(rng, dx + rows * width))
+    )
     amplitude, noise, c = jnp.asarray([0.5, 2.0]), jnp.asarray([0.1, 0.2]), jnp.asarray([0.3])
+    f = Expansion.of(basis, kernel, amplitude)
 
     def move(both: jax.Array) -> jax.Array:
         x, weights = both[:dx], both[dx:].reshape(rows, width)
-        h = augmented.features(basis, kernel, whitening, jnp.concatenate([x, c])[None])[0][0]
+        h = f.features(jnp.concatenate([x, c])[None])[0][0]
         return jnp.concatenate([x[:rows] + weights @ h, x[: dx - rows]])
 
     slope = jax.jacfwd(move)(of.mean)
-    open_share = augmented.features(basis, kernel, whitening, jnp.concatenate([of.mean[:dx], c])[None])[1][0]
+    open_share = f.features(jnp.concatenate([of.mean[:dx], c])[None])[1][0]
     added = jnp.diag(jnp.concatenate([amplitude * open_share + noise, jnp.zeros(dx - rows)]))
-    found = rgpssm.linearise(of, basis, kernel, whitening, amplitude, noise, c)
+    found = rgpssm.linearise(of, f, noise, c)
     np.testing.assert_allclose(found.mean, move(of.mean), rtol=1e-12)
     np.testing.assert_allclose(found.cov, slope @ of.cov @ slope.T + added, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(found.cross, (slope @ of.cov)[:, dx:], rtol=1e-10, atol=1e-12)
@@ -73,7 +75,7 @@ def test_another_prior_is_as_if_it_had_been_there_from_the_start() -> None:
     full = np.zeros((8, 8))
     full[1:6, 1:6], full[0, 1:6], full[1:6, 0] = cov, a @ cov, cov @ a
     full[0, 0], full[6, 6], full[7, 7] = a @ cov @ a + 0.3, 1.0, 2.0
-    of = Joint(jnp.asarray(np.concatenate([[a @ mean], mean, [0.4, -0.2]])), jnp.asarray(full))
+    of = AugmentedState(jnp.asarray(np.concatenate([[a @ mean], mean, [0.4, -0.2]])), jnp.asarray(full))
     found = rgpssm._with_prior(of, basis, OLD, NEW, rows=1)
     new_mean, new_cov, new_evidence = regression(NEW, z, y, noise)
     np.testing.assert_allclose(found.mean[1:6], new_mean, rtol=1e-3, atol=1e-4)
@@ -95,8 +97,8 @@ def test_the_inducing_input_is_dropped_that_the_others_know() -> None:
     basis = Basis(jnp.asarray(z[:, None]), jnp.ones(6), jnp.zeros(1), jnp.ones(1))
     full = np.eye(9)
     full[1:7, 1:7] = cov
-    of = Joint(jnp.asarray(np.concatenate([[0.0], mean, [0.0, 0.0]])), jnp.asarray(full))
-    whitening = augmented.whiten(basis, RBF(np.exp(OLD.lengthscale)))
-    scores = np.asarray(rgpssm.scores(of, whitening, jnp.exp(OLD.amplitude), dx=1))
+    of = AugmentedState(jnp.asarray(np.concatenate([[0.0], mean, [0.0, 0.0]])), jnp.asarray(full))
+    f = Expansion.of(basis, RBF(np.exp(OLD.lengthscale)), jnp.exp(OLD.amplitude))
+    scores = np.asarray(rgpssm.scores(of, f, dx=1))
     assert set(np.argsort(scores)[:2]) == {2, 3}
     assert np.argmax(scores) == 5

@@ -483,7 +483,10 @@ def test_fields_of_another_kind_are_refused(
 
 def test_a_state_of_another_method_is_refused(place: Path) -> None:
     mine, other = gpssm.OEnVI(1, 3, num_members=4).start(), registry.build_online("SVMC", state_dim=1, num_inducing=3)
-    mine.state, (mine.output_dim, mine.input_dim) = other.begin(np.arange(5.0)[:, None], np.zeros((5, 0))), (1, 0)
+    mine.state, (mine.output_dim, mine.input_dim) = (
+        other.initial_state(np.arange(5.0)[:, None], np.zeros((5, 0))),
+        (1, 0),
+    )
     data = saved(mine, place)
     assert "SVMCState" in refused(place, data)
 

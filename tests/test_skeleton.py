@@ -6,11 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 
 import gpssm
 from gpssm.numerics.parameters import parameters
-from gpssm.training import candidates, initialisation, search, skeleton
-from gpssm.training.skeleton import Problem, Skeleton
+from gpssm.training import linear_search, selection, skeleton, skeleton_search
+from gpssm.training.problem import Problem
+from gpssm.training.recordings import Recordings
+from gpssm.training.selection import Validation
+from gpssm.training.skeleton import Skeleton, SkeletonProblem
+from gpssm.training.skeleton_candidates import Candidate, fit_all
 
 LENGTH = 200
 
@@ -40,9 +45,9 @@ def driven(seed: int, length: int = LENGTH) -> np.ndarray:
     return np.repeat(np.random.default_rng(seed).standard_normal((length // 2 + 1, 1)), 2, axis=0)[:length]
 
 
-def data(outputs: list[np.ndarray], inputs: list[np.ndarray]) -> search.Data:
+def data(outputs: list[np.ndarray], inputs: list[np.ndarray]) -> Recordings:
     shift, scale = np.nanmean(np.concatenate(outputs), 0), np.nanstd(np.concatenate(outputs), 0)
-    return search.Data.of([(y - shift) / scale for y in outputs], inputs, hold_back=True)
+    return Recordings.of([(y - shift) / scale for y in outputs], inputs, hold_back=True)
 
 
 def random_skeleton(recordings: int = 2, dx: int = 3, dc: int = 1, m: int = 6) -> Skeleton:
@@ -69,12 +74,12 @@ def test_sensitivities_are_the_derivatives_of_the_simulation() -> None:
     simulated = skeleton._simulate(of, inputs)
 
     def outputs(position: jax.Array) -> jax.Array:
-        moved = skeleton._unflatten(position, of)
+        moved = ravel_pytree(of)[1](position)
         alpha = skeleton._backsolve(simulated.factors, moved.whitened)
         whitened = jnp.einsum("dmn,dm->dn", skeleton._factors(moved), alpha)
-        return skeleton.simulate(moved._replace(whitened=whitened), inputs)[..., :2]
+        return skeleton._simulate(moved._replace(whitened=whitened), inputs).states[..., :2]
 
-    expected = jax.jacfwd(outputs)(skeleton._flat(of))
+    expected = jax.jacfwd(outputs)(ravel_pytree(of)[0])
     found = skeleton._sensitivities(of, simulated, inputs, 2)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
@@ -86,13 +91,13 @@ def test_derivatives_of_the_open_variance() -> None:
     rows = skeleton._open_at(of, simulated, inputs)
 
     def root(position: jax.Array) -> jax.Array:
-        moved = skeleton._unflatten(position, of)
+        moved = ravel_pytree(of)[1](position)
         return jnp.sqrt(skeleton._open(moved, rows, skeleton._factors(moved))[1]).reshape(-1)
 
     first = of.linear.size + of.whitened.size
     values, found = skeleton._open_sensitivities(of, simulated, inputs)
-    expected = jax.jacfwd(root)(skeleton._flat(of))[:, first : first + found.shape[1]]
-    np.testing.assert_allclose(values, root(skeleton._flat(of)), rtol=1e-9)
+    expected = jax.jacfwd(root)(ravel_pytree(of)[0])[:, first : first + found.shape[1]]
+    np.testing.assert_allclose(values, root(ravel_pytree(of)[0]), rtol=1e-9)
     np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-10)
 
 
@@ -112,7 +117,7 @@ def test_the_open_variance_is_that_of_the_model() -> None:
 
 def test_a_linear_system_is_found_exactly_and_forecast_far_beyond_its_memory() -> None:
     inputs = driven(0)
-    found = search.lines(data([resonant(inputs)], [inputs]), (2, 3, 4))
+    found = linear_search.linear_models(data([resonant(inputs)], [inputs]), (2, 3, 4))
     errors = {f.order: f.error for f in found}
     assert errors[3] < 1e-3
     assert errors[2] > 20 * errors[3]
@@ -123,7 +128,7 @@ def test_gaps_and_several_recordings() -> None:
     outputs = [resonant(c) for c in inputs]
     outputs[0][20:50] = np.nan
     outputs[1][5] = np.nan
-    (found,) = search.lines(data(outputs, inputs), (3,))
+    (found,) = linear_search.linear_models(data(outputs, inputs), (3,))
     assert found.error < 1e-3
     assert np.isfinite(found.fit.states).all()
     assert found.fit.skeleton.initial.shape == (2, 3)
@@ -136,8 +141,8 @@ def test_what_explodes_is_a_number() -> None:
     begin = jax.tree.map(np.asarray, random_skeleton(1))
     explosive = begin._replace(linear=np.concatenate([3.0 * np.eye(3), np.ones((3, 2))], axis=1))
     widths = jax.tree.map(np.ones_like, begin)
-    problems = [Problem(s, s, widths) for s in (explosive, begin)]
-    fits = search._run(problems, of, 1)
+    problems = [SkeletonProblem(s, s, widths) for s in (explosive, begin)]
+    fits = fit_all(problems, of, 1)
     for fit in fits:
         for leaf in jax.tree.leaves(fit._replace(loss=0.0)):
             assert np.isfinite(leaf).all()
@@ -149,9 +154,9 @@ def test_the_loss_never_rises_and_held_parameters_stay() -> None:
     of = data([rectified(inputs)], [inputs])
     begin = jax.tree.map(np.asarray, random_skeleton(1))
     widths = jax.tree.map(np.ones_like, begin)._replace(log_lengthscale=np.zeros((3, 4)))
-    problem, fit, losses = Problem(begin, begin, widths), None, []
+    problem, fit, losses = SkeletonProblem(begin, begin, widths), None, []
     for _ in range(3):
-        (fit,) = search._run([problem], of, 1, None if fit is None else [fit])
+        (fit,) = fit_all([problem], of, 1, None if fit is None else [fit])
         losses.append(float(fit.loss))
     assert losses[0] >= losses[1] >= losses[2]
     assert losses[2] < losses[0]
@@ -159,19 +164,18 @@ def test_the_loss_never_rises_and_held_parameters_stay() -> None:
     assert not np.allclose(fit.skeleton.inducing_inputs, begin.inducing_inputs)
 
 
-def begun(outputs: np.ndarray, inputs: np.ndarray, **settings: object) -> tuple[gpssm.EnVI, initialisation.Start]:
-    method = gpssm.EnVI(3, 10, **settings)
-    return method, initialisation.begin(method, [outputs], [inputs])
+def problem_of(outputs: np.ndarray, inputs: np.ndarray, **settings: object) -> Problem:
+    return gpssm.EnVI(3, 10, **settings).problem([outputs], [inputs])
 
 
 def test_a_skeleton_finds_what_a_line_cannot() -> None:
     inputs = driven(3)
     outputs = rectified(inputs)
-    method, first = begun(outputs, inputs)
+    first = problem_of(outputs, inputs)
     of = data([outputs], [inputs])
-    (line,) = search.lines(of, (3,))
+    (line,) = linear_search.linear_models(of, (3,))
     told: list[tuple[int, int]] = []
-    found = search.skeletons(first, method.held(first), of, line, 0, lambda *done: told.append(done))
+    found = skeleton_search.skeletons(first, of, line, 0, lambda *done: told.append(done))
     assert [done for done, _ in told] == list(range(1, len(told) + 1))
     assert {total for _, total in told} == {len(told)}
     assert found[0].error < 0.3 * line.error
@@ -181,46 +185,46 @@ def test_a_skeleton_finds_what_a_line_cannot() -> None:
 def test_the_model_started_from_a_skeleton_simulates_as_the_skeleton_does() -> None:
     inputs = driven(3)
     outputs = rectified(inputs)
-    method, first = begun(outputs, inputs)
+    first = problem_of(outputs, inputs)
     of = data([outputs], [inputs])
-    (line,) = search.lines(of, (3,))
-    for found in (line, search.skeletons(first, method.held(first), of, line, 0, lambda done, total: None)[0]):
-        model = search.informed(first, found, of, keep_noise=(False, False)).model
+    (line,) = linear_search.linear_models(of, (3,))
+    for found in (line, skeleton_search.skeletons(first, of, line, 0, lambda done, total: None)[0]):
+        model = skeleton_search.informed(first, found, of, keep_noise=(False, False)).model
         dynamics = model.transition.marginal()
         x, states = jnp.asarray(found.fit.skeleton.initial), []
         for c in of.inputs[0]:
             x, _ = dynamics(jnp.concatenate([x, jnp.asarray(c)[None]], axis=1))
             states.append(x[0])
         # The states that come with a fit are those before its last step.
-        expected = skeleton.simulate(jax.tree.map(jnp.asarray, found.fit.skeleton), jnp.asarray(of.inputs))[0]
+        expected = skeleton._simulate(jax.tree.map(jnp.asarray, found.fit.skeleton), jnp.asarray(of.inputs)).states[0]
         np.testing.assert_allclose(states, expected, atol=1e-6)
 
 
 def test_noise_that_was_given_is_kept() -> None:
     inputs = driven(3)
     outputs = rectified(inputs)
-    _, first = begun(outputs, inputs, process_noise=0.02, obs_noise=0.3)
+    first = problem_of(outputs, inputs, process_noise=0.02, obs_noise=0.3)
     of = data([outputs], [inputs])
-    (line,) = search.lines(of, (3,))
-    kept = search.informed(first, line, of, keep_noise=(True, True)).model
+    (line,) = linear_search.linear_models(of, (3,))
+    kept = skeleton_search.informed(first, line, of, keep_noise=(True, True)).model
     np.testing.assert_allclose(kept.obs_noise.variance, first.model.obs_noise.variance)
     np.testing.assert_allclose(kept.process_noise.variance, first.model.process_noise.variance)
-    free = search.informed(first, line, of, keep_noise=(False, False)).model
+    free = skeleton_search.informed(first, line, of, keep_noise=(False, False)).model
     assert np.all(free.process_noise.variance < first.model.process_noise.variance)
 
 
 def test_parameters_that_are_held_stay_where_the_model_has_them() -> None:
     inputs = driven(3)
     outputs = rectified(inputs)
-    method, first = begun(outputs, inputs, fixed=("lengthscale", "mean", "process_noise"))
+    first = problem_of(outputs, inputs, fixed=("lengthscale", "mean", "process_noise"))
     of = data([outputs], [inputs])
-    (line,) = search.lines(of, (3,))
-    (found, *_) = search.skeletons(first, method.held(first), of, line, 0, lambda done, total: None)
+    (line,) = linear_search.linear_models(of, (3,))
+    (found, *_) = skeleton_search.skeletons(first, of, line, 0, lambda done, total: None)
     for each in (line, found):
-        model = search.informed(first, each, of, keep_noise=(False, False), held=method.held(first)).model
+        model = skeleton_search.informed(first, each, of, keep_noise=(False, False)).model
         for name, old in {p.name: p.value for p in parameters(first.model)}.items():
             new = {p.name: p.value for p in parameters(model)}[name]
-            if name in method.held(first):
+            if name in first.held:
                 np.testing.assert_array_equal(new, old, err_msg=name)
         assert not np.allclose(model.obs_noise.variance, first.model.obs_noise.variance)
 
@@ -228,11 +232,11 @@ def test_parameters_that_are_held_stay_where_the_model_has_them() -> None:
 def test_smaller_and_larger_lines_simulate_the_same() -> None:
     inputs = driven(0)
     of = data([resonant(inputs)], [inputs])
-    found = search.lines(of, (2, 3))[0]
-    padded = search.larger(found, 4)
+    found = linear_search.linear_models(of, (2, 3))[0]
+    padded = linear_search.resized(found, 4)
 
-    def outputs(f: search.Found) -> np.ndarray:
-        states = skeleton.simulate(jax.tree.map(jnp.asarray, f.fit.skeleton), jnp.asarray(of.inputs))
+    def outputs(f: Candidate) -> np.ndarray:
+        states = skeleton._simulate(jax.tree.map(jnp.asarray, f.fit.skeleton), jnp.asarray(of.inputs)).states
         return np.asarray(states)[..., 0]
 
     assert padded.order == 4
@@ -241,22 +245,22 @@ def test_smaller_and_larger_lines_simulate_the_same() -> None:
 
 @pytest.mark.parametrize("length", [30, 60, 400])
 def test_how_much_is_held_back(length: int) -> None:
-    of = search.Data.of([np.arange(length, dtype=float)[:, None]], [np.zeros((length, 0))], hold_back=True)
+    of = Recordings.of([np.arange(length, dtype=float)[:, None]], [np.zeros((length, 0))], hold_back=True)
     assert of.holds_back == (length == 400)
     kept = of.learned()
     assert np.isnan(kept).sum() == (100 if length == 400 else 0)
-    assert of.error(of.outputs, held=of.holds_back) == 0.0
+    assert of.error(of.outputs) == 0.0
 
 
 def test_the_order_is_no_larger_than_it_must_be() -> None:
-    def of_order(order: int, error: float) -> search.Found:
-        fit = skeleton.Fit(Skeleton(0, 0, 0, 0, np.zeros(order), 0), 0, 0, 0, 0)
-        return search.Found(Problem(0, 0, 0), fit, error, np.ones(1), np.ones(order), "line")
+    def of_order(order: int, error: float) -> Candidate:
+        fit = skeleton.SkeletonFit(Skeleton(0, 0, 0, 0, np.zeros(order), 0), 0, 0, 0, 0)
+        return Candidate(SkeletonProblem(0, 0, 0), fit, error, np.ones(1), np.ones(order), "linear")
 
-    assert search.best_order([of_order(4, 0.11), of_order(6, 0.10)], enough=4).order == 4
-    assert search.best_order([of_order(4, 0.15), of_order(6, 0.10), of_order(8, 0.12)], enough=4).order == 6
+    assert linear_search.best_order([of_order(4, 0.11), of_order(6, 0.10)], enough=4).order == 4
+    assert linear_search.best_order([of_order(4, 0.15), of_order(6, 0.10), of_order(8, 0.12)], enough=4).order == 6
     # Of lines that are all bad, the better one is no reason for more states.
-    assert search.best_order([of_order(4, 1.5), of_order(6, 0.8)], enough=4).order == 4
+    assert linear_search.best_order([of_order(4, 1.5), of_order(6, 0.8)], enough=4).order == 4
 
 
 def test_a_line_of_one_step_is_least_squares() -> None:
@@ -265,8 +269,8 @@ def test_a_line_of_one_step_is_least_squares() -> None:
     y, c = rng.standard_normal((80, 2)), rng.standard_normal((80, 1))
     for t in range(1, 80):
         y[t] += 0.5 * y[t - 1, ::-1] + 0.3 * c[t]
-    of = search.Data.of([y], [c], hold_back=True)
-    found = search.one_step_lines(of, (2,))[0]
+    of = Recordings.of([y], [c], hold_back=True)
+    found = linear_search.one_step_model(of, 2)
     kept = of.cuts[0]
     design = np.column_stack([y[: kept - 1], c[1:kept], np.ones(kept - 1)])
     expected = np.linalg.lstsq(design, y[1:kept], rcond=None)[0].T
@@ -276,7 +280,7 @@ def test_a_line_of_one_step_is_least_squares() -> None:
         x = expected @ np.concatenate([x, c[t], [1.0]])
         errors.append(x - y[t])
     assert found.error == pytest.approx(np.sqrt(np.mean(np.square(errors))), rel=0.05)
-    everything = search.refined(search.larger(found, 4), of)
+    everything = skeleton_search.refined(linear_search.resized(found, 4), of)
     assert everything.order == 4
     assert not np.allclose(everything.fit.skeleton.linear[:2, :2], found.fit.skeleton.linear[:, :2])
 
@@ -284,24 +288,24 @@ def test_a_line_of_one_step_is_least_squares() -> None:
 def test_bands_are_widened_by_what_the_errors_say() -> None:
     rng = np.random.default_rng(0)
     many = rng.standard_normal((4000, 1))
-    assert candidates.widening(many) == pytest.approx(1.0, abs=0.05)
-    assert candidates.widening(2.0 * many) == pytest.approx(2.0, abs=0.1)
+    assert selection.widening(many) == pytest.approx(1.0, abs=0.05)
+    assert selection.widening(2.0 * many) == pytest.approx(2.0, abs=0.1)
     # A hundred errors that are alike say less than a hundred that are not.
     half = rng.standard_normal((10, 1))
     alike = np.repeat(np.concatenate([half, -half]), 10, axis=0)
     independent = rng.permutation(alike)
-    assert candidates.widening(alike) > 1.05 * candidates.widening(independent)
+    assert selection.widening(alike) > 1.05 * selection.widening(independent)
     with_gaps = np.where(rng.random(many.shape) < 0.3, np.nan, many)
-    assert candidates.widening(with_gaps) == pytest.approx(1.0, abs=0.06)
+    assert selection.widening(with_gaps) == pytest.approx(1.0, abs=0.06)
 
 
 def test_which_trial_is_kept() -> None:
-    trials = [candidates.Trial(0.30, 500.0), candidates.Trial(0.10, 10.0), candidates.Trial(0.101, 90.0)]
-    assert candidates.best_trial(trials) == 2  # the scores of the last two are the same, and its bound is better
-    assert candidates.best_trial([candidates.Trial(np.inf, 0.0), candidates.Trial(np.inf, 1.0)]) == 1
-    assert not candidates.went_wrong(trials[2], trials[1])
-    assert candidates.went_wrong(trials[0], trials[1])
-    assert candidates.went_wrong(candidates.Trial(np.inf, 0.0), trials[1])
+    trials = [Validation(0.30, 500.0), Validation(0.10, 10.0), Validation(0.101, 90.0)]
+    assert selection.best_validated(trials) == 2  # the scores of the last two are the same, and its bound is better
+    assert selection.best_validated([Validation(np.inf, 0.0), Validation(np.inf, 1.0)]) == 1
+    assert not selection.is_worse(trials[2], trials[1])
+    assert selection.is_worse(trials[0], trials[1])
+    assert selection.is_worse(Validation(np.inf, 0.0), trials[1])
 
 
 SHORT = gpssm.Schedule(max_steps=100)
@@ -327,10 +331,10 @@ def test_envi_keeps_what_the_skeleton_knows(of_rectified: tuple[gpssm.Posterior,
 
 def test_noise_that_is_held_is_not_widened(of_rectified: tuple[gpssm.Posterior, np.ndarray, np.ndarray]) -> None:
     fitted = of_rectified[0]
-    wider = candidates.widened(fitted, 2.0).model
+    wider = selection.widened(fitted, 2.0).model
     np.testing.assert_allclose(wider.obs_noise.variance, 4.0 * np.asarray(fitted.model.obs_noise.variance))
     np.testing.assert_allclose(wider.transition.gp.q_chol, 2.0 * np.asarray(fitted.model.transition.gp.q_chol))
-    held = candidates.widened(dataclasses.replace(fitted, fixed=("obs_noise.variance",)), 2.0).model
+    held = selection.widened(dataclasses.replace(fitted, fixed=("obs_noise.variance",)), 2.0).model
     np.testing.assert_array_equal(held.obs_noise.variance, fitted.model.obs_noise.variance)
     np.testing.assert_allclose(held.process_noise.variance, 4.0 * np.asarray(fitted.model.process_noise.variance))
 
@@ -348,5 +352,5 @@ def test_as_many_states_as_the_recording_needs() -> None:
     """Two lightly damped oscillators and a third state to see them by: five, where four would be the default."""
     inputs = driven(0, 300)
     outputs = resonant(inputs) + resonant(inputs, radius=0.97, angle=1.2)
-    assert search.enough_states(search.standardised([outputs], [inputs])).state_dim in (5, 6)
-    assert search.enough_states(search.standardised([resonant(inputs)], [inputs])).state_dim == 4
+    assert linear_search.enough_states(Recordings.standardised([outputs], [inputs])).state_dim in (5, 6)
+    assert linear_search.enough_states(Recordings.standardised([resonant(inputs)], [inputs])).state_dim == 4

@@ -31,14 +31,14 @@ from gpssm.filters import ensemble
 from gpssm.live.checkpoint import Checkpoint
 from gpssm.live.locks import Holder, locked
 from gpssm.live.records import LONGEST, BadRecord, Lines, Names, Sample, from_fields
+from gpssm.methods import registry
 from gpssm.methods.envi import EnVI
 from gpssm.methods.last_value import LastValue
 from gpssm.plumbing.serialization import write_atomically
 from gpssm.posteriors.history import History
 from gpssm.posteriors.posterior import FilterSettings, Posterior
-from gpssm.training.initialisation import begin as begin_envi
 
-COMMAND = [sys.executable, str(Path(__file__).with_name("local_level.py")), "stream"]
+COMMAND = [sys.executable, str(Path(__file__).with_name("local_level_cli.py")), "stream"]
 Q, R, P, WARM_UP = 0.1, 0.5, 100.0, 3  # of the model in that file
 nan = math.nan
 Begin = Callable[..., subprocess.Popen[bytes]]
@@ -475,11 +475,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model that can go on learning, one that cannot, and a file that is no model."""
     place, rng = tmp_path_factory.mktemp("models"), np.random.default_rng(0)
     y, u = rng.standard_normal((2, 40))
-    begun = begin_envi(EnVI(1, 5), [y[:, None]], [u[:, None]])  # untrained: nothing has to be compiled
+    problem = EnVI(1, 5).problem([y[:, None]], [u[:, None]])  # untrained: nothing has to be compiled
     recording = Series(y[:, None], u[:, None], None, ("level",), ("valve",))
     settings = FilterSettings(10, ensemble.Options())
     members = np.zeros((10, 1))
-    Posterior(begun.model, begun.scaling, settings, (), History(), "EnVI", members, recording).save(
+    Posterior(problem.model, problem.scaling, settings, (), History(), "EnVI", members, recording).save(
         place / "envi.gpssm"
     )
     LastValue().fit(y).save(place / "last.gpssm")
@@ -497,6 +497,17 @@ def test_a_model_tells_where_to_start_and_the_names(models: Path, tmp_path: Path
     assert (result.returncode, json.loads(result.stdout)["sample"]) == (0, 3)
 
 
+@pytest.mark.parametrize("name", list(registry.ONLINE))
+def test_any_online_method_can_be_streamed(name: str, tmp_path: Path, stream_here: Stream) -> None:
+    """Nothing has to be compiled: it is the warm-up that is saved and resumed."""
+    arguments = ("--method", name.lower(), "--state-dim", 2, "--num-inducing", 5, "--checkpoint", tmp_path / "c")
+    for count in (1, 2):
+        result = stream_here(*arguments, text='{"y": 1.5}')
+        assert (result.returncode, json.loads(result.stdout)["sample"]) == (0, count)
+    method = gpssm.load(tmp_path / "c").method
+    assert (method.name, method.state_dim, method.num_inducing) == (name, 2, 5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "text", "message"),
     [
@@ -511,6 +522,10 @@ def test_a_model_tells_where_to_start_and_the_names(models: Path, tmp_path: Path
         ),
         ("--checkpoint envi.gpssm", "[1]", "checkpoint: 'envi.gpssm' holds a Posterior, not a stream"),
         ("--model last.gpssm", "[1]", "model: 'last.gpssm' holds a LinearPosterior, which cannot go on learning"),
+        ("--model envi.gpssm --method SVMC", "[1]", "method: SVMC cannot go on from a fitted model; expected OEnVI"),
+        ("--checkpoint stream.gpssm --method vjf", "[1]", "method: 'stream.gpssm' holds a stream of local level;"),
+        ("--model stream.gpssm --method vjf", "[1]", "method: 'stream.gpssm' holds a stream of local level;"),
+        ("--method EnVI", "[1]", "method: expected one of OEnVI, RGPSSM, SVMC, VJF, LocalLevel, got 'EnVI'."),
     ],
 )
 def test_a_mistake_in_the_data_is_one_line_and_exit_code_2(

@@ -25,7 +25,7 @@ needs_server = pytest.mark.skipif(
     shutil.which("redis-server") is None, reason="redis-server is not installed: apt-get install redis-server"
 )
 
-COMMAND = [sys.executable, str(Path(__file__).with_name("local_level.py")), "stream", "--state-dim", "1"]
+COMMAND = [sys.executable, str(Path(__file__).with_name("local_level_cli.py")), "stream", "--state-dim", "1"]
 
 
 StreamHere = Callable[..., subprocess.CompletedProcess[str]]

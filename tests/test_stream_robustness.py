@@ -21,8 +21,9 @@ import gpssm
 from gpssm.datasets import kink
 from gpssm.errors import InvalidInput
 from gpssm.methods import registry
+from gpssm.online.base import Info, OnlineMethod
 from gpssm.online.gate import FAR, LARGEST, Gate
-from gpssm.online.stream import Info, Stream
+from gpssm.online.stream import Stream
 
 NDArray = np.ndarray
 SMALL = {"num_inducing": 8, "num_members": 10, "num_particles": 30, "trial": 0}
@@ -157,25 +158,22 @@ class Brittle(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BrittleMethod:
+class BrittleMethod(OnlineMethod):
     """Its state is infinite after a seven, and cannot be moved any more after a nine."""
 
     state_dim: int = 1
-    name = "brittle"
-    warm_up = 3
-    trial = 0
-    input_lags = 1
+    name: str = "brittle"
+    warm_up: int = 3
 
-    def check(self, output_dim: int, input_dim: int) -> None: ...
-
-    def guess(self, output: NDArray) -> NDArray:
-        return output
-
-    def begin(self, outputs: NDArray, inputs: NDArray) -> Brittle:
+    def initial_state(self, outputs: NDArray, inputs: NDArray) -> Brittle:
         return Brittle(np.zeros(1), np.zeros(()))
 
     @staticmethod
-    def step(key: Any, state: Brittle, y: Any, u: Any) -> tuple[Brittle, Info]:
+    def paths(key: Any, state: Brittle, inputs: Any, num_paths: int) -> Any:
+        raise NotImplementedError
+
+    @staticmethod
+    def step(key: Any, state: Brittle, y: Any, c: Any) -> tuple[Brittle, Info]:
         level = jnp.where(jnp.isnan(y), state.level, y)
         level = jnp.where((y == 7.0) | (state.broken > 0), jnp.inf, level)
         info = Info(level, jnp.ones((1, 1)), level, jnp.ones(1), jnp.zeros(()))

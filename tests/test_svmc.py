@@ -12,12 +12,12 @@ import pytest
 
 from gpssm.datasets import kink, kink_function
 from gpssm.experiments.kink import GRID
-from gpssm.filters import augmented
-from gpssm.filters.augmented import Basis
+from gpssm.gp.basis import Basis, Expansion
 from gpssm.gp.kernels import RBF
 from gpssm.numerics.networks import MLP
-from gpssm.online import svmc
-from gpssm.online.svmc import SVMC, Adapted, Counts, Moved, NoiseParameters, Particles, SVMCState
+from gpssm.online.svmc import adaptation, filtering, proposal
+from gpssm.online.svmc.filtering import Adapted, Counts, Moved, NoiseParameters, Particles, SVMCState
+from gpssm.online.svmc.method import SVMC
 from gpssm.plumbing.precision import double_precision
 
 NDArray = np.ndarray
@@ -33,7 +33,7 @@ def step() -> Any:
 @double_precision
 def begin(outputs: NDArray) -> SVMCState:
     method = SVMC(1, NUM_INDUCING, obs_noise=OBS_NOISE, num_particles=NUM_PARTICLES)
-    state = method.begin(outputs[:10], np.zeros((10, 0)))
+    state = method.initial_state(outputs[:10], np.zeros((10, 0)))
     return plain(state)
 
 
@@ -58,14 +58,14 @@ def known(state: SVMCState, slope: float, process_noise: float) -> SVMCState:
 @double_precision
 def test_regression_of_known_steps_is_bayesian_linear_regression(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mean and covariance of W after a path, against the normal equations of all of its steps."""
-    monkeypatch.setattr(svmc, "_DIFFUSION", 0.0)
+    monkeypatch.setattr(filtering, "_DIFFUSION", 0.0)
     rng = np.random.default_rng(0)
     num, dx, length, count = 5, 2, 30, 3
     width, dtype = num + dx + 1, float
     basis = Basis(jnp.asarray(rng.normal(size=(num, dx))), jnp.ones(num), jnp.zeros(dx), jnp.ones(dx))
     kernel, amplitude = RBF(jnp.array([1.3, 0.8])), jnp.array([2.0, 0.5])
     noise = NoiseParameters(jnp.log(jnp.array([0.1, 0.3])), jnp.zeros(1))
-    whitening = augmented.whiten(basis, kernel)
+    f = Expansion.of(basis, kernel, amplitude)
     prior = np.array([np.diag(rng.uniform(0.5, 2.0, width)) for _ in range(dx)])
     paths = rng.normal(size=(length + 1, count, dx))
     particles = Particles(
@@ -81,15 +81,15 @@ def test_regression_of_known_steps_is_bayesian_linear_regression(monkeypatch: py
 
     @jax.jit
     def regress(particles: Particles, new: jax.Array) -> tuple[Particles, Moved]:
-        moved = svmc._move(particles, basis, kernel, whitening, amplitude, noise, jnp.zeros(0))
-        learned = svmc._regress(particles, jnp.arange(count), moved, new, jnp.asarray(prior), every)
+        moved = filtering.move(particles, f, noise, jnp.zeros(0))
+        learned = filtering.regress(particles, jnp.arange(count), moved, new, jnp.asarray(prior), every)
         return particles._replace(x=new, mean=learned[0], cov=learned[1]), moved
 
     precision = np.tile(np.linalg.inv(prior), (count, 1, 1, 1))
     target = np.zeros((count, dx, width), dtype)
     for before, after in itertools.pairwise(paths):
         particles, _ = regress(particles, jnp.asarray(after))
-        h, open_share = (np.asarray(part) for part in augmented.features(basis, kernel, whitening, jnp.asarray(before)))
+        h, open_share = (np.asarray(part) for part in f.features(jnp.asarray(before)))
         variance = open_share[:, None] * np.asarray(amplitude) + np.exp(np.asarray(noise.process))
         precision += np.einsum("nf,ng,nk->nkfg", h, h, 1.0 / variance)
         target += np.einsum("nf,nk->nkf", h, (after - before) / variance)
@@ -99,26 +99,14 @@ def test_regression_of_known_steps_is_bayesian_linear_regression(monkeypatch: py
 
 
 @double_precision
-def test_systematic_resampling_keeps_the_shares() -> None:
-    rng = np.random.default_rng(1)
-    weight = rng.dirichlet(np.full(20, 0.3))
-    draw = jax.jit(svmc.systematic, static_argnames="num")
-    for seed in range(5):
-        chosen = np.asarray(draw(jax.random.key(seed), jnp.asarray(weight), num=50))
-        counts = np.bincount(chosen, minlength=20)
-        assert len(chosen) == 50
-        assert np.all(np.abs(counts - 50 * weight) < 1.0)
-
-
-@double_precision
 def test_any_proposal_is_weighed_rightly() -> None:
     """Whatever the network does, the weights average to one: E_r[p / r] = 1."""
-    network = MLP.start(jax.random.key(3), (3, svmc._HIDDEN, 4), last=0.5)
+    network = MLP.start(jax.random.key(3), (3, 16, 4), last=0.5)
     read = jnp.tile(jnp.array([0.5, -1.0, 2.0]), (200_000, 1))
-    shift, stretch = svmc._proposal(network, read)
+    shift, stretch = proposal.displacement(network, read)
     assert np.abs(shift).min() > 1e-3
     z = shift + jnp.exp(stretch) * jax.random.normal(jax.random.key(1), shift.shape)
-    ratio = jnp.exp(-0.5 * jnp.sum(z**2, axis=1) - svmc._log_proposal(network, read, z))
+    ratio = jnp.exp(-0.5 * jnp.sum(z**2, axis=1) - proposal.log_proposal(network, read, z))
     np.testing.assert_allclose(jnp.mean(ratio), 1.0, atol=5 * float(jnp.std(ratio)) / len(z) ** 0.5)
 
 
@@ -177,11 +165,9 @@ def test_gradient_of_the_noise_goes_through_time(step: Any) -> None:
 
     @jax.jit
     def gradient(state: SVMCState, y: jax.Array) -> NoiseParameters:
-        kernel, learned = svmc._correlations(state.learned.kernel), state.learned
-        whitening = augmented.whiten(state.basis, kernel)
-        amplitude = jnp.exp(learned.kernel.amplitude)
-        moved = svmc._move(state.particles, state.basis, kernel, whitening, amplitude, learned.noise, jnp.zeros(0))
-        return svmc._noise_gradient(state, state.particles, moved, y, jnp.array(True))[0]
+        learned = state.learned
+        moved = filtering.move(state.particles, learned.kernel.expand(state.basis), learned.noise, jnp.zeros(0))
+        return adaptation.noise_gradient(state, state.particles, moved, y, jnp.array(True))[0]
 
     found = gradient(before, jnp.asarray(outputs[3]))
     differences = [(run(noise + e, 4)[1] - run(noise - e, 4)[1]) / 2e-4 for e in 1e-4 * np.eye(2)]

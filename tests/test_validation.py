@@ -16,7 +16,6 @@ from gpssm.plumbing.compilation import CompileClock
 from gpssm.plumbing.validation import training_data
 from gpssm.posteriors.history import History
 from gpssm.posteriors.posterior import FilterSettings, Posterior
-from gpssm.training import initialisation
 
 T = 30
 SIGNAL = np.sin(np.arange(float(T)))
@@ -321,10 +320,10 @@ def test_a_choice_that_does_not_fit_the_data_is_refused(case):
 def untrained(emission=None, num_members=8):
     """A posterior with the start values of a fit: two states, one output, one input."""
     method = gpssm.EnVI(1 if emission else 2, num_inducing=4, emission=emission)
-    begun = initialisation.begin(method, [SIGNAL[:, None]], [TWO[:, :1]])
+    problem = method.problem([SIGNAL[:, None]], [TWO[:, :1]])
     return Posterior(
-        model=begun.model,
-        scaling=begun.scaling,
+        model=problem.model,
+        scaling=problem.scaling,
         settings=FilterSettings(num_members, ensemble.Options()),
         fixed=("emission.weight",),
         history=History(step=[25], elbo=[-3.5], terms={"likelihood": [-1.0]}),

@@ -11,23 +11,24 @@ import scipy.stats
 
 from gpssm.datasets import kink, kink_function
 from gpssm.experiments.kink import GRID
-from gpssm.online import vjf
 from gpssm.online.stream import Stream
-from gpssm.online.vjf import VJF, Prediction, Site, VJFState, Weights
+from gpssm.online.vjf import adaptation, inference
+from gpssm.online.vjf.inference import Learned, Prediction, Recognition, Site, VJFState, Weights
+from gpssm.online.vjf.method import VJF
 from gpssm.plumbing.precision import double_precision
 
 NDArray = np.ndarray
 MATRIX = np.array([[1.0, 0.0], [0.5, 1.0], [0.2, -0.7]])
 
-_step, _bound, _place = jax.jit(VJF.step), jax.jit(vjf.bound), jax.jit(vjf.place)
+_step, _bound, _place = jax.jit(VJF.step), jax.jit(inference.bound), jax.jit(adaptation.place)
 
 
 @jax.jit
 def _q(state: VJFState, y: NDArray, c: NDArray) -> tuple[Prediction, tuple[Any, Any]]:
     """Prediction and q(x_t)."""
-    predicted = vjf.predict(state, state.learned, c)
-    site = vjf.recognise(state, state.learned, predicted, y, c)
-    return predicted, vjf.product(predicted.mean, predicted.cov, site)
+    predicted = inference.predict(state, state.learned, c)
+    site = inference.recognise(state, state.learned, predicted, y, c)
+    return predicted, inference.product(predicted.mean, predicted.cov, site)
 
 
 def begun(state_dim: int, emission: NDArray, samples: int = 12) -> tuple[VJFState, NDArray, NDArray]:
@@ -37,7 +38,7 @@ def begun(state_dim: int, emission: NDArray, samples: int = 12) -> tuple[VJFStat
     states = np.cumsum(0.3 * rng.normal(size=(samples + 1, state_dim)), axis=0)
     outputs = states @ emission.T + 0.1 * rng.normal(size=(samples + 1, len(emission)))
     method = VJF(state_dim, 5, emission=emission, hidden=4)
-    state = method.begin(outputs[:10], inputs[:10])
+    state = method.initial_state(outputs[:10], inputs[:10])
     for y, u in zip(outputs[:-1], inputs[:-1], strict=True):
         state = _step(jax.random.key(0), state, y, u)[0]
     c = (inputs[-1] - state.scales.shift[-1:]) / state.scales.scale[-1:]
@@ -72,7 +73,7 @@ def test_the_bound_is_tight_for_the_exact_posterior(seen: list[bool]) -> None:
     """One state, a linear emission: the network that inverts it makes the bound log p(y_t | past), others less."""
     rng = np.random.default_rng(4)
     matrix, y, c = np.array([[2.0], [0.5]]), np.where(seen, [1.2, 0.1], np.nan), np.zeros(0)
-    state = VJF(1, 5, emission=matrix, hidden=4).begin(rng.normal(size=(10, 1)) * matrix.T, np.zeros((10, 0)))
+    state = VJF(1, 5, emission=matrix, hidden=4).initial_state(rng.normal(size=(10, 1)) * matrix.T, np.zeros((10, 0)))
     weights = state.weights._replace(mean=jnp.asarray(rng.normal(size=(1, 5))))
     centres = jnp.asarray(rng.normal(size=(5, 1)))
     state = eqx.tree_at(
@@ -83,12 +84,12 @@ def test_the_bound_is_tight_for_the_exact_posterior(seen: list[bool]) -> None:
     slope = matrix[:, 0] * np.asarray(state.scales.scale)[0]
     weighted = slope / np.exp(np.asarray(state.learned.obs_noise))
 
-    def with_network(gain: float, precision: float) -> vjf.Learned:
+    def with_network(gain: float, precision: float) -> Learned:
         """Relative to the network that inverts the emission, whatever is missing."""
         silent = jax.tree.map(jnp.zeros_like, state.learned.recognition.network)
         scaled = gain * weighted / (weighted @ slope) * state.scales.output / state.scales.site
         # The unit of the precision is what the linear path lets through, which is as much as the gain's square.
-        recognition = vjf.Recognition(silent, scaled[None], jnp.log(jnp.array([precision * gain**2])))
+        recognition = Recognition(silent, scaled[None], jnp.log(jnp.array([precision * gain**2])))
         return state.learned._replace(recognition=recognition)
 
     exact = with_network(1.0, 1.0)
@@ -115,7 +116,7 @@ def test_recursive_least_squares_is_ridge_regression() -> None:
     precision[7] = 0.0  # nothing was recognised
     prior = np.array([2.0, 0.5])
     weights = Weights(jnp.zeros((2, 6)), jnp.asarray(prior[:, None, None] * np.eye(6)))
-    regress = jax.jit(vjf.least_squares)
+    regress = jax.jit(inference.least_squares)
     for h, target, lam in zip(features, targets, precision, strict=True):
         mean = weights.mean @ h
         predicted = Prediction(h, mean, np.diag(noise), np.eye(2), np.zeros(1), np.eye(1))
@@ -132,7 +133,7 @@ def test_a_product_of_gaussians() -> None:
     rng = np.random.default_rng(2)
     half = rng.normal(size=(3, 3))
     cov, mean, precision, pull = half @ half.T, rng.normal(size=3), np.array([0.5, 0.0, 2.0]), rng.normal(size=3)
-    found = vjf.product(jnp.asarray(mean), jnp.asarray(cov), Site(jnp.asarray(precision), jnp.asarray(pull)))
+    found = inference.product(jnp.asarray(mean), jnp.asarray(cov), Site(jnp.asarray(precision), jnp.asarray(pull)))
     after = np.linalg.inv(np.linalg.inv(cov) + np.diag(precision))
     np.testing.assert_allclose(found[0], mean + after @ pull, rtol=1e-8)
     np.testing.assert_allclose(found[1], np.diagonal(after), rtol=1e-8)

@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 _EXPORTS = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values()} | {
     "Schedule": "gpssm.training.optimiser",
+    "Fitted": "gpssm.posteriors.fitted",
     "Posterior": "gpssm.posteriors.posterior",
     "Stream": "gpssm.online.stream",
     "LinearPosterior": "gpssm.posteriors.linear",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from gpssm.parallel.sweep import sweep as sweep
     from gpssm.plumbing.catalogue import saved as saved
     from gpssm.plumbing.serialization import load as load
+    from gpssm.posteriors.fitted import Fitted as Fitted
     from gpssm.posteriors.linear import LinearPosterior as LinearPosterior
     from gpssm.posteriors.posterior import Posterior as Posterior
     from gpssm.training.optimiser import Schedule as Schedule

@@ -3,42 +3,31 @@
 Two protocols. `free_run`: one open-loop forecast over the whole recording. `blocks`: the model sees
 the recording up to the start of each block, then forecasts the block open loop. In both, inputs are
 known in advance and an output is read only after it has been predicted.
+
+>>> from gpssm import ARX
+>>> y = np.sin(0.3 * np.arange(150))[:, None]
+>>> fitted = ARX(order=2).fit(y[:100])
+>>> paths = blocks(fitted, y[100:], length=20, num_paths=50)
+>>> paths.shape, score(paths, y[100:]).rmse < 0.01
+((50, 50, 1), True)
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from gpssm import metrics
 from gpssm.plumbing.validation import positive_int, series
-from gpssm.posteriors.posterior import Forecast, States
+from gpssm.posteriors.fitted import Fitted
+from gpssm.posteriors.states import States
 
 NDArray = np.ndarray
 
 
-class Fitted(Protocol):
-    """What the fit of any method returns."""
-
-    @property
-    def output_dim(self) -> int: ...
-
-    @property
-    def input_dim(self) -> int: ...
-
-    @property
-    def end(self) -> States: ...
-
-    def filter(self, outputs: Any, inputs: Any = None, *, state: States | None = None, seed: int = 0) -> States: ...
-
-    def forecast(
-        self, horizon: int, inputs: Any = None, *, state: States | None = None, num_paths: int = 500, seed: int = 0
-    ) -> Forecast: ...
-
-
 @dataclass(frozen=True)
 class Scores:
-    """Of forecasts against the truth, in the user's units; `nlpd` and `crps` per number."""
+    """Of forecasts against the truth: `rmse` and `crps` in the unit of the outputs, `nlpd` in nats, per number."""
 
     rmse: float
     nlpd: float
@@ -50,7 +39,7 @@ class Scores:
 
 
 def score(samples: NDArray, truth: NDArray) -> Scores:
-    """All scores of sample paths (p, h, dy) against what came (h, dy)."""
+    """All scores of sample paths (p, h, dy) against the outputs (h, dy) observed, NaN where one is missing."""
     return Scores(
         metrics.rmse(samples.mean(axis=0), truth),
         metrics.nlpd(samples, truth),
@@ -62,7 +51,10 @@ def score(samples: NDArray, truth: NDArray) -> Scores:
 def free_run(
     fitted: Fitted, length: int, inputs: Any = None, *, state: States | None = None, num_paths: int = 500, seed: int = 0
 ) -> NDArray:
-    """Paths (p, length, dy) of one forecast from `state`, or from the end of the training recording."""
+    """Paths (p, length, dy) of one forecast from `state`, or from the end of the training recording.
+
+    `inputs` are (length, dc), if the model has any.
+    """
     return fitted.forecast(length, inputs, state=state, num_paths=num_paths, seed=seed).samples
 
 
@@ -76,7 +68,17 @@ def blocks(
     num_paths: int = 500,
     seed: int = 0,
 ) -> NDArray:
-    """Paths (p, T, dy): every block of `length` samples forecast from what was seen before it."""
+    """Paths (p, T, dy): every block of `length` samples forecast from what was observed before it.
+
+    Args:
+        fitted: what a fit returned.
+        outputs: (T, dy), NaN where a value is missing.
+        inputs: (T, dc), if the model has any.
+        length: samples in a block.
+        state: result of `filter` before the first sample; the end of the training recording by default.
+        num_paths: number of paths.
+        seed: of the draws.
+    """
     positive_int("length", length)
     y, c = series(outputs, inputs, fitted.output_dim, fitted.input_dim)
     now = fitted.end if state is None else state

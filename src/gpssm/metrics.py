@@ -1,8 +1,14 @@
-"""Scores of forecasts against what came: pure functions of sample paths and truth, in the user's units.
+"""Scores of forecasts against the truth: pure functions of sample paths and truth, in the user's units.
 
 `truth` is (h, dy), `samples` (p, h, dy) as in `Forecast.samples`; a vector is one column. A NaN in
 `truth` is a sample that nobody took: it is not scored. Scores are means over all numbers that are,
 smaller is better for `rmse`, `nlpd` and `crps`.
+
+>>> truth, samples = [[1.0], [2.0]], [[[0.0], [2.0]], [[1.0], [3.0]], [[2.0], [4.0]]]
+>>> rmse(np.mean(samples, axis=0), truth), coverage(samples, truth, 0.5), pit(samples, truth)[:, 0].tolist()
+(0.7071067811865476, 1.0, [0.5, 0.25])
+>>> round(nlpd(samples, truth), 4), round(crps(samples, truth), 4)
+(1.1689, 0.1667)
 """
 
 from typing import Any

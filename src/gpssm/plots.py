@@ -1,6 +1,15 @@
-"""Plots of a fitted model. Every function draws on an `ax` and returns it."""
+"""Plots of a fitted model. Every function draws on `ax`, the current axes by default, and returns it.
+
+>>> import gpssm
+>>> y = np.sin(0.3 * np.arange(100))[:, None]
+>>> ax = forecast(gpssm.ARX(order=2).fit(y).forecast(30), past=y[-50:])
+>>> ax.get_xlabel()
+'steps ahead'
+>>> plt.close()
+"""
 
 from collections.abc import Callable, Mapping
+from itertools import cycle
 from typing import Any
 
 try:
@@ -13,17 +22,19 @@ import numpy as np
 
 from gpssm import metrics
 from gpssm.online.stream import Stream
-from gpssm.posteriors.posterior import Forecast, Posterior, States
+from gpssm.posteriors.fitted import Fitted
+from gpssm.posteriors.posterior import Posterior
+from gpssm.posteriors.states import Forecast, States
 
 NDArray = np.ndarray
 
 BLUE, ORANGE, GREY = "#1f5fa8", "#d9700a", "#6b7280"
 CHANNELS = (BLUE, ORANGE, "#2f855a", "#8b3a8b", GREY)
-"""Colours of channels that share an axes; a sixth begins anew."""
+"""Colours of channels that share an axes; a sixth has the first again."""
 
 
 def transition(
-    posterior: Posterior | Stream,
+    posterior: Fitted | Stream,
     *,
     truth: Callable[[NDArray], NDArray] | None = None,
     span: tuple[float, float] | None = None,
@@ -34,18 +45,18 @@ def transition(
 
     Args:
         posterior: a fitted model or a stream, with one state and no inputs.
-        truth: the true f, where it is known.
+        truth: the true f, where it is known, of an array (n,).
         span: range of x; that of the inducing points by default, or two standard deviations of the data. A stream
             has no default.
-        states: consecutive states to show as pairs.
-        ax: where to draw; the current axes by default.
+        states: (T, 1) consecutive states to show as pairs.
+        ax: where to draw.
     """
     if posterior.state_dim != 1 or posterior.input_dim != 0:
         raise ValueError("posterior: expected one state and no inputs; plot slices of `posterior.transition` instead.")
     ax = plt.gca() if ax is None else ax
     z = np.sort(inducing_inputs(posterior)[:, 0]) if isinstance(posterior, Posterior) else np.zeros(0)
     if span is None:
-        if not isinstance(posterior, Posterior):
+        if isinstance(posterior, Stream):
             raise ValueError("span: expected the range (low, high) of x to draw the f of a stream on.")
         centre, unit = posterior.scaling.state_shift[0], posterior.scaling.state_scale[0]
         span = (z[0], z[-1]) if len(z) else (centre - 2 * unit, centre + 2 * unit)
@@ -71,7 +82,7 @@ def transition(
 def forecast(
     paths: Forecast, *, past: NDArray | None = None, future: NDArray | None = None, channel: int = 0, ax: Any = None
 ) -> Any:
-    """A forecast with its 50% and 90% bands, after the end of the past."""
+    """A forecast of one output with its 50% and 90% bands, after `past` (T, dy), and `future` (h, dy) if observed."""
     ax = plt.gca() if ax is None else ax
     h = np.arange(1, paths.samples.shape[1] + 1)
     for low, high, alpha, label in ((0.05, 0.95, 0.18, "90% band"), (0.25, 0.75, 0.3, "50% band")):
@@ -81,7 +92,7 @@ def forecast(
     if past is not None:
         ax.plot(np.arange(-len(past) + 1, 1), past[:, channel], ".-", color=GREY, ms=3, lw=0.7, label="past")
     if future is not None:
-        ax.plot(h[: len(future)], future[: len(h), channel], ".", color=ORANGE, ms=5, label="what came")
+        ax.plot(h[: len(future)], future[: len(h), channel], ".", color=ORANGE, ms=5, label="observed")
     ax.axvline(0.5, color=GREY, lw=0.8, ls=":")
     ax.set(xlabel="steps ahead", ylabel=f"output {channel}")
     ax.legend(frameon=False, fontsize=8, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.12))
@@ -89,7 +100,7 @@ def forecast(
 
 
 def states(estimate: States, *, truth: NDArray | None = None, dimension: int = 0, ax: Any = None) -> Any:
-    """Filtered or smoothed states with their 95% band."""
+    """One filtered or smoothed state with its 95% band, and the `truth` (T, dx) where it is known."""
     ax = plt.gca() if ax is None else ax
     t = np.arange(1, len(estimate.mean) + 1)
     mean, band = estimate.mean[:, dimension], 1.96 * estimate.std[:, dimension]
@@ -122,7 +133,7 @@ def autocorrelation(residuals: NDArray, *, lags: int | None = None, names: tuple
         residuals: NaN where a sample is missing.
         lags: largest lag; 30 by default, or a quarter of T if that is less.
         names: of the channels.
-        ax: where to draw; the current axes by default.
+        ax: where to draw.
     """
     ax = plt.gca() if ax is None else ax
     largest = max(1, min(30, len(residuals) // 4)) if lags is None else lags
@@ -148,11 +159,11 @@ def calibration(pits: Mapping[str, NDArray], *, ax: Any = None) -> Any:
     Args:
         pits: `metrics.pit` of forecasts, by what they are called. Around the first is the band that
             it stays in at a level 19 times of 20, if its numbers are independent and its bands hold.
-        ax: where to draw; the current axes by default.
+        ax: where to draw.
     """
     ax = plt.gca() if ax is None else ax
     level = np.linspace(0, 1, 101)
-    for i, ((name, pit), colour) in enumerate(zip(pits.items(), _cycle(len(pits)), strict=True)):
+    for i, ((name, pit), colour) in enumerate(zip(pits.items(), cycle(CHANNELS), strict=False)):
         distance = np.abs(2 * pit[~np.isnan(pit)] - 1)
         if i == 0:
             spread = 2 * np.sqrt(level * (1 - level) / len(distance))
@@ -166,13 +177,8 @@ def calibration(pits: Mapping[str, NDArray], *, ax: Any = None) -> Any:
 
 def _channels(values: NDArray, names: tuple[str, ...]) -> list[tuple[int, str, str]]:
     """Index, name and colour of every column."""
-    count = values.shape[1]
-    labels = names or tuple(f"output {i}" for i in range(count))
-    return list(zip(range(count), labels, _cycle(count), strict=True))
-
-
-def _cycle(count: int) -> list[str]:
-    return [CHANNELS[i % len(CHANNELS)] for i in range(count)]
+    labels = names or tuple(f"output {i}" for i in range(values.shape[1]))
+    return list(zip(range(values.shape[1]), labels, cycle(CHANNELS), strict=False))
 
 
 def _legend_of_several(ax: Any, values: NDArray) -> None:

@@ -8,32 +8,23 @@ import numpy as np
 from rich.table import Table
 
 from gpssm import evaluation, metrics
-from gpssm.cli.files import Model, load_model, read_recording
+from gpssm.cli.files import Columns, load_model, read_recording
 from gpssm.cli.output import print_json, table_console, tell_divergence, working
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
-from gpssm.posteriors.posterior import States, first_not_finite
-
-NDArray = np.ndarray
+from gpssm.posteriors.fitted import Fitted
+from gpssm.posteriors.states import States, first_not_finite
 
 
 def run(
-    model: Path,
-    data: Path,
-    history: Path | None,
-    fresh: bool,
-    block: int,
-    outputs: list[str] | None,
-    inputs: list[str] | None,
-    as_json: bool,
-    quiet: bool,
+    model: Path, data: Path, history: Path | None, fresh: bool, block: int, columns: Columns, as_json: bool, quiet: bool
 ) -> None:
     """Read, forecast, score."""
     if fresh and history is not None:
         raise InvalidInput("fresh: given with a history; expected one of them, a new experiment has no past.")
     fitted = load_model(model)
-    test = read_recording(data, fitted, outputs, inputs)
-    past = None if history is None else read_recording(history, fitted, outputs, inputs)
+    test = read_recording(data, fitted, columns)
+    past = None if history is None else read_recording(history, fitted, columns)
     if fresh:
         if len(test.outputs) <= block:
             raise InvalidInput(
@@ -53,33 +44,30 @@ def run(
         tell_divergence(f"in {name}, from sample {step} on,")
 
 
-LOST = {"rmse": math.inf, "nlpd": math.inf, "crps": math.inf, "coverage90": math.nan}
+DIVERGED = {"rmse": math.inf, "nlpd": math.inf, "crps": math.inf, "coverage90": math.nan}
 """Scores of paths that have diverged."""
 
 
-def _scores(fitted: Model, test: Series, state: States, block: int) -> dict[str, Any]:
+def _scores(fitted: Fitted, test: Series, state: States, block: int) -> dict[str, Any]:
     y, c = test.outputs, test.inputs
     paths = {
         "free_run": evaluation.free_run(fitted, len(y), c, state=state),
         f"blocks{block}": evaluation.blocks(fitted, y, c, length=block, state=state),
     }
-    diverged = {name: step for name, found in paths.items() if (step := _diverged(found)) is not None}
+    # The first sample, from 1, at which there is no error: paths are infinite, or their squares are.
+    first = {name: first_not_finite(np.square(found).sum(axis=0)) for name, found in paths.items()}
+    diverged = {name: step for name, step in first.items() if step is not None}
     scores = {name: evaluation.score(found, y).as_dict() for name, found in paths.items() if name not in diverged}
     numbers = int(np.sum(~np.isnan(y)))
     mean = np.broadcast_to(fitted.scaling.output_shift, y.shape)
     return {
         "samples": len(y),
         "numbers": numbers,
-        **{name: scores.get(name, LOST) for name in paths},
+        **{name: scores.get(name, DIVERGED) for name in paths},
         "one_step": {"log_likelihood": fitted.filter(y, c, state=state).log_likelihood / numbers},
         "training_mean": {"rmse": metrics.rmse(mean, y)},
         "diverged": diverged or None,
     }
-
-
-def _diverged(paths: NDArray) -> int | None:
-    """The first sample, from 1, at which no error can be told: paths are infinite, or their squares are."""
-    return first_not_finite(np.square(paths).sum(axis=0))
 
 
 def _print(result: dict[str, Any], method: str) -> None:

@@ -2,7 +2,7 @@
 
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
 from gpssm.plumbing.atomic import followed
 from gpssm.plumbing.serialization import InvalidFile, load
-from gpssm.posteriors.linear import LinearPosterior
-from gpssm.posteriors.posterior import Posterior
+from gpssm.posteriors.fitted import Fitted
 
 NDArray = np.ndarray
-Model = Posterior | LinearPosterior
+Columns = tuple[list[str] | None, list[str] | None]
+"""What the user calls the outputs and the inputs in a file; nothing where the model's names hold."""
 
 
 def load_saved(argument: str, path: Path) -> Any:
@@ -33,10 +33,10 @@ def load_saved(argument: str, path: Path) -> Any:
         raise
 
 
-def load_model(path: Path) -> Model:
+def load_model(path: Path) -> Fitted:
     """What `gpssm fit` has written."""
     model = load_saved("model", path)
-    if not isinstance(model, Model):
+    if not isinstance(model, Fitted):
         raise InvalidInput(f"model: {str(path)!r} holds a {type(model).__name__}; expected a fitted model.")
     return model
 
@@ -46,17 +46,16 @@ def split(columns: list[str] | None) -> list[str]:
     return [name.strip() for item in columns or [] for name in item.split(",") if name.strip()]
 
 
-def read_recording(path: Path, model: Model, outputs: list[str] | None, inputs: list[str] | None) -> Series:
+def read_recording(path: Path, model: Fitted, columns: Columns) -> Series:
     """The channels of `model` in a file: under the names it was fitted with, or in the columns given."""
-    output_names = split(outputs) or model.recording.output_names
-    _check_count("outputs", output_names, model.output_dim)
-    return from_csv(path, output_names, _input_names(model, inputs))
+    outputs = _names("outputs", split(columns[0]) or model.output_names, model.output_dim)
+    return from_csv(path, outputs, _inputs(model, columns))
 
 
-def read_inputs(path: Path, model: Model, inputs: list[str] | None) -> NDArray:
+def read_inputs(path: Path, model: Fitted, columns: Columns) -> NDArray:
     """The inputs of `model` (T, dc) in a file that need not hold outputs."""
     try:
-        return from_csv(path, _input_names(model, inputs)).outputs
+        return from_csv(path, _inputs(model, columns)).outputs
     except InvalidInput as error:
         # They were read as if they were outputs, but are not to be called so.
         raise InvalidInput(str(error).replace("outputs:", "inputs:", 1)) from error
@@ -78,7 +77,7 @@ def check_target(out: Path, *read: Path | None) -> None:
         raise InvalidInput(f"out: cannot write {str(out)!r} ({error.strerror}); choose another place.") from error
 
 
-def save_somewhere(model: Model, out: Path) -> tuple[Path, list[str]]:
+def save_somewhere(model: Fitted, out: Path) -> tuple[Path, list[str]]:
     """Save a model at `out` or else, because a fit takes long, at another place; returns which, and what failed."""
     failures: list[str] = []
     for place in (out, *_elsewhere(out)):
@@ -103,12 +102,11 @@ def _elsewhere(out: Path) -> Iterator[Path]:
             yield found / name
 
 
-def _input_names(model: Model, inputs: list[str] | None) -> list[str] | tuple[str, ...]:
-    names = split(inputs) or model.recording.input_names
-    _check_count("inputs", names, model.input_dim)
-    return names
+def _inputs(model: Fitted, columns: Columns) -> Sequence[str]:
+    return _names("inputs", split(columns[1]) or model.input_names, model.input_dim)
 
 
-def _check_count(argument: str, names: list[str] | tuple[str, ...], count: int) -> None:
+def _names(argument: str, names: Sequence[str], count: int) -> Sequence[str]:
     if len(names) != count:
         raise InvalidInput(f"{argument}: {len(names)} column(s) ({', '.join(names)}); the model expects {count}.")
+    return names

@@ -5,21 +5,19 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
 import typer
 
-from gpssm.cli.files import Model, check_target, save_somewhere, split
+from gpssm.cli.files import Columns, check_target, save_somewhere, split
 from gpssm.cli.output import print_json, print_line, say
 from gpssm.datasets.csv_files import from_csv
-from gpssm.datasets.series import SeriesList
 from gpssm.errors import InvalidInput
 from gpssm.methods import registry
 from gpssm.methods.base import StateSpaceMethod
 from gpssm.plumbing.interruption import INTERRUPTED
-from gpssm.posteriors.posterior import Posterior
+from gpssm.posteriors.fitted import Fitted
 from gpssm.training.optimiser import Diverged, TrainingWarning
 
 DEFAULTS = {"state_dim": 4, "num_inducing": 20}
@@ -37,20 +35,13 @@ class Choices(NamedTuple):
 
 
 def run(
-    files: list[Path],
-    outputs: list[str],
-    inputs: list[str] | None,
-    id_column: str | None,
-    choices: Choices,
-    out: Path,
-    as_json: bool,
-    quiet: bool,
+    files: list[Path], columns: Columns, id_column: str | None, choices: Choices, out: Path, as_json: bool, quiet: bool
 ) -> None:
     """Read, fit, save, print."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # being told to end is an interrupt, too
     fit = _fit_of(choices)
     check_target(out, *files)
-    data = from_csv(files, split(outputs), split(inputs), id=id_column)
+    data = from_csv(files, *map(split, columns), id=id_column)
     started = time.perf_counter()
     try:
         with warnings.catch_warnings():
@@ -69,31 +60,26 @@ def run(
     except OSError as error:
         say(str(error))
         raise typer.Exit(1) from error
-    history = fitted.history
-    steps = history.step[-1] if history.step else 0
+    history, summary = fitted.history, fitted.summary()
     if as_json:
         print_json(
             {
                 "model": str(saved),
-                "method": fitted.method,
+                **summary.course(),
                 "state_dim": fitted.state_dim,
                 "outputs": list(data.output_names),
                 "inputs": list(data.input_names),
                 "recordings": len(data.outputs),
-                "samples": sum(map(len, data.outputs)),
-                **_objective(fitted, data),
-                "iterations": steps,
+                "samples": fitted.num_samples,
                 "fit_seconds": seconds - history.compile_seconds,
                 "compile_seconds": history.compile_seconds,
-                "converged": history.converged,
                 "interrupted": history.interrupted,
-                "messages": history.messages,
             }
         )
     elif not history.interrupted:
-        print_line(f"{_describe(fitted, data)}\n\nmodel: {saved}")
+        print_line(f"{summary}\n\nmodel: {saved}")
     if history.interrupted:
-        say(f"interrupted; the best model so far, of {steps} steps, was saved as {str(saved)!r}.")
+        say(f"interrupted; the best model so far, of {summary.iterations} steps, was saved as {str(saved)!r}.")
     if failures:
         say(f"cannot write {', nor '.join(failures)}; the model is in {str(saved)!r} instead.")
         raise typer.Exit(1)
@@ -101,28 +87,14 @@ def run(
         raise typer.Exit(INTERRUPTED)
 
 
-def _fit_of(choices: Choices) -> Callable[..., Model]:
+def _fit_of(choices: Choices) -> Callable[..., Fitted]:
     """The `fit` of the method that was chosen."""
     said = {"state_dim": choices.state_dim, "num_inducing": choices.num_inducing}
     given = {name: value for name, value in said.items() if value is not None}
     method = registry.build(choices.method, **registry.applicable(choices.method, **DEFAULTS) | given)
-    fit: Callable[..., Model] = method.fit
+    fit: Callable[..., Fitted] = method.fit
     if isinstance(method, StateSpaceMethod):
         return partial(fit, restarts=choices.restarts)
     if choices.restarts is not None:
         raise InvalidInput(f"restarts: {method.name} is fitted once, nothing in it is random; leave it out.")
     return fit
-
-
-def _objective(fitted: Model, data: SeriesList) -> dict[str, float]:
-    if isinstance(fitted, Posterior):
-        return {"elbo": fitted.summary().elbo}
-    inputs = data.inputs or repeat(None)
-    return {"log_likelihood": sum(fitted.log_likelihood(y, c) for y, c in zip(data.outputs, inputs, strict=False))}
-
-
-def _describe(fitted: Model, data: SeriesList) -> str:
-    if isinstance(fitted, Posterior):
-        return str(fitted.summary())
-    value = _objective(fitted, data)["log_likelihood"]
-    return f"{fitted.method}: linear, {fitted.state_dim} state(s), log-likelihood {value:.4g}"

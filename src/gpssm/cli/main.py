@@ -85,14 +85,9 @@ def demo(
 
 
 Model = Annotated[Path, typer.Argument(help="A model that `gpssm fit` has saved.", show_default=False)]
-OutputColumns = Annotated[
-    list[str] | None,
-    typer.Option("--outputs", metavar="COLUMNS", help="Columns of the outputs; those of the model by default."),
-]
-InputColumns = Annotated[
-    list[str] | None,
-    typer.Option("--inputs", metavar="COLUMNS", help="Columns of the inputs; those of the model by default."),
-]
+OUTPUTS, INPUTS = (f"Columns of the {what}; those of the model by default." for what in ("outputs", "inputs"))
+OutputColumns = Annotated[list[str] | None, typer.Option("--outputs", metavar="COLUMNS", help=OUTPUTS)]
+InputColumns = Annotated[list[str] | None, typer.Option("--inputs", metavar="COLUMNS", help=INPUTS)]
 
 
 @app.command()
@@ -127,7 +122,8 @@ def fit(
     """Learn a model from your recordings. Ctrl-C stops early and keeps the best model so far."""
     from gpssm.cli.fit import Choices, run
 
-    run(data, outputs, inputs, id_, Choices(method, state_dim, num_inducing, restarts, seed), out, json_, quiet)
+    choices = Choices(method, state_dim, num_inducing, restarts, seed)
+    run(data, (outputs, inputs), id_, choices, out, json_, quiet)
 
 
 @app.command("filter")
@@ -147,7 +143,7 @@ def filter_(
     """The hidden state at every sample of a recording, with its standard deviation."""
     from gpssm.cli.filter import run
 
-    run(model, data, out, smooth, filter_, outputs, inputs, json_, quiet)
+    run(model, data, out, smooth, filter_, (outputs, inputs), json_, quiet)
 
 
 @app.command()
@@ -164,14 +160,8 @@ def forecast(
     ] = None,
     paths: Annotated[int, typer.Option(min=2, help="Number of sample paths.")] = 500,
     seed: Annotated[int, typer.Option(help="Seed of the paths.")] = 0,
-    output_columns: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMNS", help="Columns of the outputs; those of the model by default."),
-    ] = None,
-    input_columns: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMNS", help="Columns of the inputs; those of the model by default."),
-    ] = None,
+    output_columns: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help=OUTPUTS)] = None,
+    input_columns: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help=INPUTS)] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="CSV file for the forecast; printed by default.")
     ] = None,
@@ -181,7 +171,7 @@ def forecast(
     """The outputs to come: mean, standard deviation and quantiles of every step."""
     from gpssm.cli.forecast import run
 
-    run(model, history, inputs, horizon, paths, seed, output_columns, input_columns, out, json_, quiet)
+    run(model, history, inputs, horizon, paths, seed, (output_columns, input_columns), out, json_, quiet)
 
 
 @app.command()
@@ -203,7 +193,7 @@ def evaluate(
     """How well a model forecasts a recording that it has not seen."""
     from gpssm.cli.evaluate import run
 
-    run(model, data, history, fresh, block, outputs, inputs, json_, quiet)
+    run(model, data, history, fresh, block, (outputs, inputs), json_, quiet)
 
 
 @app.command()
@@ -223,13 +213,16 @@ def plot(
     """One picture: states, forecast, residuals of one-step predictions, and whether the bands hold."""
     from gpssm.cli.plot import run
 
-    run(model, data, outputs, inputs, out, json_, quiet)
+    run(model, data, (outputs, inputs), out, json_, quiet)
 
 
 @app.command()
 def stream(
     model: Annotated[
         Path | None, typer.Option(help="A model or stream to start from; with a checkpoint only its names are used.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help=f"Online method: {', '.join(ONLINE)}. [default: OEnVI, or that of the file]")
     ] = None,
     state_dim: Annotated[int, typer.Option(min=1, help="States of a new model: outputs and their past.")] = 4,
     num_inducing: Annotated[int, typer.Option(min=1, help="Inducing points of every state of a new model.")] = 40,
@@ -275,7 +268,9 @@ def stream(
         from gpssm.cli.stream import Choices, RedisChoices, run
 
         run(
-            Choices(model, state_dim, num_inducing, input_lags, seed, outputs, inputs, forecast, checkpoint, every),
+            Choices(
+                model, method, state_dim, num_inducing, input_lags, seed, outputs, inputs, forecast, checkpoint, every
+            ),
             RedisChoices(redis, source, target, group, consumer),
             stop,
         )

@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 
 from gpssm.plumbing.atomic import write_atomically
-from gpssm.training.progress import Lines
+from gpssm.training.progress import StatusLines
 
 NDArray = np.ndarray
 
@@ -54,7 +54,7 @@ def print_columns(
 
     None of the numbers is expected to be missing: the first `row` where one is not finite is told.
     """
-    from gpssm.posteriors.posterior import first_not_finite
+    from gpssm.posteriors.states import first_not_finite
 
     diverged = first_not_finite(np.column_stack(list(columns.values())))
     if out is not None:
@@ -92,7 +92,7 @@ def working(text: str, quiet: bool) -> Iterator[None]:
 
     Numbers that overflow are told when they are printed, not where they arise.
     """
-    shown = Console(stderr=True).status(text) if sys.stderr.isatty() else Lines(text)
+    shown = Console(stderr=True).status(text) if sys.stderr.isatty() else StatusLines(text)
     with np.errstate(over="ignore", invalid="ignore"), nullcontext() if quiet else shown:
         yield
 

@@ -1,6 +1,5 @@
 """`gpssm plot`: what a model makes of a recording, in one picture."""
 
-import io
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -10,12 +9,12 @@ import numpy as np
 from matplotlib.backend_bases import FigureCanvasBase
 
 from gpssm import metrics, plots
-from gpssm.cli.files import Model, check_target, load_model, read_recording
-from gpssm.cli.output import print_json, print_line, working
+from gpssm.cli.files import Columns, check_target, load_model, read_recording
+from gpssm.cli.output import print_json, print_line, save_figure, working
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
-from gpssm.plumbing.serialization import write_atomically
-from gpssm.posteriors.posterior import Forecast, States
+from gpssm.posteriors.fitted import Fitted
+from gpssm.posteriors.states import Forecast, States
 
 NDArray = np.ndarray
 
@@ -36,15 +35,7 @@ class View(NamedTuple):
     """One step ahead, (T, dy), over their predicted standard deviation."""
 
 
-def run(
-    model: Path,
-    data: Path | None,
-    outputs: list[str] | None,
-    inputs: list[str] | None,
-    out: Path | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def run(model: Path, data: Path | None, columns: Columns, out: Path | None, as_json: bool, quiet: bool) -> None:
     """Read, filter, forecast, draw."""
     plt.switch_backend("Agg")
     picture = model.with_suffix(".png") if out is None else out
@@ -52,12 +43,9 @@ def run(
     check_target(picture, model, data)
     fitted = load_model(model)
     with working("drawing", quiet):
-        if data is None:
-            view = _of_training(fitted)
-        else:
-            view = _of_test(fitted, read_recording(data, fitted, outputs, inputs), _literal(data.name))
-        image = _draw(fitted, view, picture.suffix.removeprefix("."))
-    write_atomically(picture, image)
+        test = None if data is None else read_recording(data, fitted, columns)
+        view = _view(fitted, test, "" if data is None else _literal(data.name))
+        _draw(fitted, view, picture)
     if as_json:
         print_json({"picture": str(picture), "training_samples": data is None, **_numbers(view)})
     else:
@@ -70,54 +58,32 @@ def _check_format(picture: Path) -> None:
         raise InvalidInput(f"out: {str(picture)!r} ends in {picture.suffix!r}; expected one of {', '.join(kinds)}.")
 
 
-def _of_training(fitted: Model) -> View:
-    recording = fitted.recording
-    length = len(recording.outputs)
-    if length < 2:
-        raise InvalidInput(f"data: missing, and the model holds {length} sample(s) of its training; expected a file.")
-    cut = length - max(1, length // 4)
-    seen, future = recording.rows(slice(None, cut)), recording.rows(slice(cut, None))
-    return _view(
-        fitted, recording, seen, future, fitted.filter(seen.outputs, seen.inputs), None,
-        f"on the last {length} training samples", "Free run over the last quarter of these training samples",
-    )  # fmt: skip
-
-
-def _of_test(fitted: Model, test: Series, name: str) -> View:
-    title = f"Free run over {name}, from the end of the training data"
-    return _view(fitted, test, fitted.recording, test, fitted.end, fitted.end, f"on {name}", title)
-
-
-def _view(
-    fitted: Model,
-    recording: Series,
-    past: Series,
-    future: Series,
-    now: States,
-    before: States | None,
-    title: str,
-    forecast_title: str,
-) -> View:
-    """Look at `recording`, which continues `before`; and forecast `future` from `now`, the end of `past`."""
-    if np.isnan(recording.outputs).all() or np.isnan(future.outputs).all():
-        raise InvalidInput("data: holds no number to compare with; expected at least one.")
+def _view(fitted: Fitted, test: Series | None, name: str) -> View:
+    """A test, which continues the training data; or the end of these, of which the last quarter is forecast."""
+    recording = fitted.recording if test is None else test
     y, c = recording.outputs, recording.inputs
+    if test is None:
+        if (kept := len(y)) < 2:
+            raise InvalidInput(f"data: missing, and the model holds {kept} sample(s) of its training; expected a file.")
+        cut = len(y) - max(1, len(y) // 4)
+        past, future = recording.rows(slice(None, cut)), recording.rows(slice(cut, None))
+        before, now = None, fitted.filter(past.outputs, past.inputs)
+        title = f"on the last {len(y)} training samples"
+        forecast_title = "Free run over the last quarter of these training samples"
+    else:
+        past, future, before, now = fitted.recording, test, fitted.end, fitted.end
+        title, forecast_title = f"on {name}", f"Free run over {name}, from the end of the training data"
+    if np.isnan(y).all() or np.isnan(future.outputs).all():
+        raise InvalidInput("data: holds no number to compare with; expected at least one.")
     mean, sd = fitted.one_step(y, c, state=before)
     horizon = len(future.outputs)
-    shown = min(len(past.outputs), max(20, horizon // 3))
-    return View(
-        f"{fitted.method} {title}",
-        forecast_title,
-        fitted.filter(y, c, state=before),
-        fitted.forecast(horizon, future.inputs, state=now),
-        past.outputs[-shown:],
-        future.outputs,
-        (y - mean) / sd,
-    )
+    shown = past.outputs[-min(len(past.outputs), max(20, horizon // 3)) :]
+    states, paths = fitted.filter(y, c, state=before), fitted.forecast(horizon, future.inputs, state=now)
+    return View(f"{fitted.method} {title}", forecast_title, states, paths, shown, future.outputs, (y - mean) / sd)
 
 
-def _draw(fitted: Model, view: View, kind: str) -> bytes:
-    names = tuple(map(_literal, fitted.recording.output_names))
+def _draw(fitted: Fitted, view: View, picture: Path) -> None:
+    names = tuple(map(_literal, fitted.output_names))
     num_outputs, num_states = min(fitted.output_dim, MAX_OUTPUTS), min(fitted.state_dim, MAX_STATES)
     heights = [2.6] * num_outputs + [1.8] * ((num_states + 1) // 2) + [3.2]
     with plt.rc_context({"axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10}):
@@ -137,10 +103,8 @@ def _draw(fitted: Model, view: View, kind: str) -> bytes:
         counts = (("output", fitted.output_dim, num_outputs), ("state", fitted.state_dim, num_states))
         left_out = [f"{total - shown} more {what}(s) not shown" for what, total, shown in counts if total > shown]
         figure.suptitle(", ".join([view.title, *left_out]), fontsize=12)
-        image = io.BytesIO()
-        figure.savefig(image, format=kind, dpi=120)
+        save_figure(figure, picture, 120)
         plt.close(figure)
-    return image.getvalue()
 
 
 def _draw_diagnostics(view: View, names: tuple[str, ...], axes: list[Any]) -> None:

@@ -22,11 +22,14 @@ from gpssm.live.learner import Learner, StoppedLearning
 from gpssm.live.locks import locked
 from gpssm.live.records import LONGEST, Lines, Names
 from gpssm.live.signals import Stop
+from gpssm.methods import registry
+from gpssm.online.base import OnlineMethod
 from gpssm.online.stream import Stream
 from gpssm.plumbing.atomic import remove_leftovers
 from gpssm.plumbing.interruption import INTERRUPTED
 from gpssm.posteriors.posterior import Posterior
 
+DEFAULT_METHOD = "OEnVI"
 STDIN, STDOUT = 0, 1
 NOT_SAVED, REFUSED = 1, 2
 OUTPUTS = ("y",)
@@ -37,6 +40,7 @@ class Choices(NamedTuple):
     """What to learn, from which columns, and what to keep."""
 
     model: Path | None
+    method: str | None
     state_dim: int
     num_inducing: int
     input_lags: int
@@ -67,9 +71,11 @@ def run(choices: Choices, redis: RedisChoices, stop: Stop) -> None:
 
 def _run(choices: Choices, redis: RedisChoices, address: Address | None, stop: Stop) -> int:
     started = time.perf_counter()
+    if choices.method is not None:
+        registry.online_method(choices.method)  # a file may hold objects of its module, whoever has written that
     model = None if choices.model is None else load_saved("model", choices.model)
     names = _names(choices, model)
-    learner = Learner(_resume(choices.checkpoint) or _start(choices, model), choices.forecast, say)
+    learner = Learner(_resume(choices) or _start(choices, model), choices.forecast, say)
     checkpoint = Checkpoint(choices.checkpoint, choices.every, say)
     try:
         if address is None:
@@ -188,8 +194,9 @@ def _check_width(stream: Stream, outputs: int, inputs: int) -> None:
         )
 
 
-def _resume(path: Path | None) -> Stream | None:
+def _resume(choices: Choices) -> Stream | None:
     """The stream in the checkpoint, if there is one."""
+    path = choices.checkpoint
     if path is None or not path.exists():
         return None
     stream = load_saved("checkpoint", path)
@@ -197,19 +204,25 @@ def _resume(path: Path | None) -> Stream | None:
         raise InvalidInput(
             f"checkpoint: {str(path)!r} holds a {type(stream).__name__}, not a stream; expected another name."
         )
+    _check_method(choices, path, stream)
     say(f"going on from {str(path)!r}, after {stream.count} sample(s).")
     return stream
 
 
 def _start(choices: Choices, model: Any) -> Stream:
     """A new stream, or one that goes on from a model."""
+    name, seed = choices.method or DEFAULT_METHOD, choices.seed
     if model is None:
-        return _new_stream(choices)
+        sizes = {"num_inducing": choices.num_inducing, "input_lags": choices.input_lags}
+        method: OnlineMethod = registry.build_online(
+            name, state_dim=choices.state_dim, **registry.applicable(name, **sizes)
+        )
+        return method.start(seed=seed)
     if isinstance(model, Posterior):
-        from gpssm.online.oenvi.method import OEnVI
-
-        return OEnVI.continuing(model, choices.num_inducing, seed=choices.seed)
+        kind: type[OnlineMethod] = registry.online_method(name)
+        return kind.continuing(model, choices.num_inducing, seed=seed)
     if isinstance(model, Stream):
+        _check_method(choices, choices.model, model)
         model.position = ""  # where it has been reading is not where it will read now
         return model
     raise InvalidInput(
@@ -218,10 +231,12 @@ def _start(choices: Choices, model: Any) -> Stream:
     )
 
 
-def _new_stream(choices: Choices) -> Stream:
-    from gpssm.online.oenvi.method import OEnVI
-
-    return OEnVI(choices.state_dim, choices.num_inducing, input_lags=choices.input_lags).start(seed=choices.seed)
+def _check_method(choices: Choices, path: Path | None, stream: Stream) -> None:
+    """Refuse a stream of another method than the one that was asked for."""
+    if choices.method is not None and not isinstance(stream.method, registry.online_method(choices.method)):
+        raise InvalidInput(
+            f"method: {str(path)!r} holds a stream of {stream.method.name}; expected no --method, or another file."
+        )
 
 
 def _names(choices: Choices, model: Any) -> Names:

@@ -27,7 +27,6 @@ from gpssm.methods.base import StateSpaceMethod
 from gpssm.numerics.parameters import parameters
 from gpssm.plumbing.precision import double_precision
 from gpssm.posteriors.history import Progress
-from gpssm.training import initialisation
 from gpssm.training.optimiser import Schedule
 
 SEEDS = 3
@@ -106,8 +105,7 @@ def run(task: Task) -> dict[str, Any]:
 def variational_parameters(method: StateSpaceMethod, outputs: np.ndarray) -> int:
     """How many numbers describe q: of u, of the states, and of the networks that tell them."""
     ys, cs = [outputs], [np.zeros((len(outputs), 0))]
-    begun = initialisation.begin(method, ys, cs)
-    learner, _ = method.learner(begun, method.windows(begun, ys, cs), jax.random.key(0))
+    learner, _ = method.learner(method.problem(ys, cs), jax.random.key(0))
     return sum(np.size(p.value) for p in parameters(learner) if not p.name.removeprefix("model.").startswith(_MODEL))
 
 

@@ -37,7 +37,7 @@ from gpssm.models.gpssm import GPSSM, DiagonalNoise, InitialState
 from gpssm.models.scaling import Scaling
 from gpssm.plumbing.precision import double_precision
 from gpssm.posteriors.history import History
-from gpssm.posteriors.posterior import NUM_PARTICLES, Filter, FilterSettings, Posterior
+from gpssm.posteriors.posterior import NUM_PARTICLES, FilterSettings, Posterior
 
 SEEDS = 5
 LEFT_OUT = "filters: the kink function but for observation noise 0.008"
@@ -46,7 +46,7 @@ SYSTEMS = ("kink", "lorenz96")
 TRUE, LEARNED, LORENZ = "kink, true f", "kink, learned f", "Lorenz-96"
 
 # name -> filter, and the update where it is an ensemble
-KINK_FILTERS: dict[str, tuple[Filter, ensemble.Update | None]] = {
+KINK_FILTERS: dict[str, tuple[str, ensemble.Update | None]] = {
     "ensemble, perturbed": ("ensemble", "perturbed"),
     "ensemble, sqrt": ("ensemble", "sqrt"),
     "ensemble, mixture": ("ensemble", "mixture"),

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Annotated, Any, Literal, Protocol, cast, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from gpssm.experiments.tables import as_printed, entry, files, formatted, number
 from gpssm.methods import registry
 from gpssm.methods.envi import EnVI
 from gpssm.online.stream import Stream
+from gpssm.posteriors.fitted import Fitted
 from gpssm.posteriors.posterior import Posterior
 
 SEEDS = 5
@@ -139,13 +140,9 @@ class Score:
     compile_seconds: float
 
 
-class Learned(Protocol):
-    """What is looked at: the f of a fitted model or of a stream."""
-
-    def transition(self, x: Any) -> tuple[np.ndarray, np.ndarray]: ...
-
-
-def score(learned: Learned, noise: float, seed: int, iterations: int, seconds: float, compile_seconds: float) -> Score:
+def score(
+    learned: Fitted | Stream, noise: float, seed: int, iterations: int, seconds: float, compile_seconds: float
+) -> Score:
     """Compare the learned f, with process noise of variance `noise`, with the truth."""
     mean, var = (a[:, 0] for a in learned.transition(GRID[:, None]))
     truth, total = kink_function(GRID), var + noise

@@ -33,7 +33,7 @@ from gpssm.experiments.published import best_published, published
 from gpssm.experiments.tables import entry, files, formatted, line, number, over_seeds, value
 from gpssm.methods import registry
 from gpssm.plumbing.compilation import CompileClock
-from gpssm.training.search import AUTO
+from gpssm.training.linear_search import AUTO
 
 NDArray = np.ndarray
 

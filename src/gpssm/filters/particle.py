@@ -40,12 +40,16 @@ def log_weights_of(
 
 
 def weighted_moments(
-    particles: Float[Array, "n dx"], weights: Float[Array, " n"]
+    particles: Float[Array, "n dx"], weights: Float[Array, " n"], covs: Float[Array, "n dx dx"] | None = None
 ) -> tuple[Float[Array, " dx"], Float[Array, "dx dx"]]:
-    """Mean and covariance of particles whose weights sum to one. Cost O(n dx^2)."""
+    """Mean and covariance of particles whose weights sum to one. Cost O(n dx^2).
+
+    With `covs` each of them is a Gaussian, and the moments are those of their mixture.
+    """
     mean = weights @ particles
     deviations = particles - mean
-    return mean, (weights[:, None] * deviations).T @ deviations
+    between = (weights[:, None] * deviations).T @ deviations
+    return mean, between if covs is None else jnp.tensordot(weights, covs, 1) + between
 
 
 def systematic(weights: Float[Array, " n"], offset: Float[Array, ""], count: int) -> Int[Array, " m"]:

@@ -12,7 +12,7 @@ The paper truncates back-propagation after some steps, which here is `window`: w
 by side, and what each starts from, its left neighbour's last ensemble, is not differentiated. Where
 the paper leaves room, what is best for the method: the linear part of f, started from least squares as
 EnVI's mean is; moments and update of the filter, start values and optimiser are those of EnVI; q(x_0) of
-a recording is learned, without its divergence in the objective; the best of several starts is kept.
+a recording is learned, without its divergence in the objective; the best of several restarts is kept.
 """
 
 from dataclasses import dataclass, field
@@ -23,18 +23,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from gpssm.filters import ensemble
 from gpssm.gp.means import Linear
 from gpssm.methods import envi
-from gpssm.methods.base import StateSpaceMethod
+from gpssm.methods.base import StateSpaceMethod, default_update
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.neural import ResidualTransition
-from gpssm.plumbing.validation import positive_int
 from gpssm.training import initialisation, subspace
+from gpssm.training.problem import Initialisation, Problem
+from gpssm.training.specification import RoughStates
 from gpssm.training.windows import Windows
 
 
 def log_likelihood(
-    model: GPSSM, carry: Float[Array, "b n dx"], windows: Windows, key: Array, settings: envi.Settings
+    model: GPSSM, carry: Float[Array, "b n dx"], windows: Windows, key: Array, settings: envi.EnVISettings
 ) -> tuple[Float[Array, ""], tuple[Float[Array, "b n dx"], dict[str, Array]]]:
     """That of the ensemble Kalman filter: what EnVI's bound is before divergences are subtracted."""
     _, (carry, terms) = envi.elbo(model, carry, envi.Data(windows), key, settings)
@@ -55,32 +57,26 @@ class ADEnKF(StateSpaceMethod):
     width: int | None = field(default=None, kw_only=True)
     name: str = field(default="AD-EnKF", kw_only=True)
 
+    _COUNTS = StateSpaceMethod._COUNTS | {"num_members": 3, "width": 1}
     objective = staticmethod(log_likelihood)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for argument, least in (("num_members", 3), ("width", 1)):
-            if getattr(self, argument) is not None:
-                object.__setattr__(self, argument, positive_int(argument, getattr(self, argument), least))
-
-    def transition(self, rough: initialisation.Rough, seed: int) -> ResidualTransition:
-        mean = Linear(*subspace.one_step(rough.states, rough.controls))
+    def transition(self, rough: RoughStates, seed: int) -> ResidualTransition:
+        mean = Linear(*subspace.one_step(rough.states, rough.inputs))
         hidden = self.state_dim > len(rough.scaling.output_shift)
         return ResidualTransition.start(jax.random.key(seed), mean, self.width or (8 if hidden else 16))
 
-    def learner(self, begun: initialisation.Start, windows: Windows, key: Array) -> tuple[GPSSM, Any]:
+    def learner(self, problem: Problem, key: Array) -> tuple[GPSSM, Any]:
         key_network, key_carry = jax.random.split(key)
-        hidden = self.state_dim > windows.outputs.shape[-1]
-        num_members = self.settings(begun, hidden).num_members
-        carry = initialisation.ensembles(begun, windows, num_members, key_carry, jnp.dtype(self.dtype))
+        members = problem.settings.num_members
+        carry = initialisation.ensembles(problem, members, key_carry, jnp.dtype(self.dtype))
         # Every restart has its own weights: with the same ones they would end much alike.
-        old = begun.model.transition
+        old = problem.model.transition
         drawn = ResidualTransition.start(key_network, old.mean, len(old.network.layers[0].bias))
-        return eqx.tree_at(lambda m: m.transition, begun.model, drawn), carry
+        return eqx.tree_at(lambda m: m.transition, problem.model, drawn), carry
 
-    def settings(self, begun: initialisation.Start, hidden: bool) -> envi.Settings:
-        options = self.filter_settings(begun, hidden).options
-        return envi.Settings(self.num_members or (16 if hidden else 50), 1, options, None, 0)
+    def settings(self, initial: Initialisation) -> envi.EnVISettings:
+        options = ensemble.Options(update=default_update(initial))
+        return envi.EnVISettings(self.num_members or (16 if initial.hidden else 50), 1, options, None, 0)
 
-    def default_restarts(self, hidden: bool) -> int:
+    def default_restarts(self, problem: Problem) -> int:
         return 3

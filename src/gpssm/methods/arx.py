@@ -14,30 +14,26 @@ steps, of standardised outputs, wins. The model returned is fitted to everything
 then unstable loses to any that is not.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from gpssm.errors import InvalidInput
 from gpssm.filters.kalman import Gaussian, System
+from gpssm.methods.linear import LinearFit, LinearMethod, NDArray, Reported
 from gpssm.models.scaling import Scaling, moments
-from gpssm.plumbing.precision import double_precision
-from gpssm.plumbing.validation import positive_int, training_data
-from gpssm.posteriors.history import History, Progress
-from gpssm.posteriors.linear import NOISE_FLOOR, LinearPosterior
-
-NDArray = np.ndarray
+from gpssm.plumbing.validation import positive_int
+from gpssm.posteriors.linear import NOISE_FLOOR
 
 _BLOCK = 50
 _STABLE = 1.0 + 1e-6  # largest modulus of an eigenvalue; an integrator has 1
 
 
 @dataclass(frozen=True)
-class ARX:
-    """Linear regression on past outputs and inputs.
+class ARX(LinearMethod):
+    """Linear regression on past outputs and inputs; equations that contain a missing value are left out.
 
     Args:
         order: number p of past outputs and of inputs, the one acting now included; by default the
@@ -48,34 +44,16 @@ class ARX:
     order: int | None = None
     max_order: int = 10
     name: str = "ARX"
+    fixed: ClassVar[tuple[str, ...]] = ("emission.weight", "emission.bias", "obs_noise.cov")
 
     def __post_init__(self) -> None:
         if self.order is not None:
             positive_int("order", self.order)
         positive_int("max_order", self.max_order)
 
-    @double_precision
-    def fit(
-        self,
-        outputs: Any,
-        inputs: Any = None,
-        *,
-        seed: int = 0,
-        progress: bool | Callable[[Progress], None] = False,
-    ) -> LinearPosterior:
-        """Learn the model from a recording.
-
-        Args:
-            outputs: (T, dy), NaN where a value is missing: equations that contain one are left out;
-                or a list of such arrays.
-            inputs: (T, dc) known inputs, the row that acts on the way to the same row of
-                `outputs`; or a list of such arrays.
-            seed: not used; nothing here is random.
-            progress: not used; a fit takes no time.
-        """
-        ys, cs = training_data(outputs, inputs)
-        (shift, scale), (input_shift, input_scale) = moments(ys), moments(cs)
-        standard = [(y - shift) / scale for y in ys], [(c - input_shift) / input_scale for c in cs]
+    def learn(self, outputs: list[NDArray], inputs: list[NDArray], progress: Reported) -> LinearFit:
+        (shift, scale), (input_shift, input_scale) = moments(outputs), moments(inputs)
+        standard = [(y - shift) / scale for y in outputs], [(c - input_shift) / input_scale for c in inputs]
         fitted = _select(*standard, self.max_order) if self.order is None else _regress(*standard, self.order)
         scaling = Scaling(
             np.concatenate([np.tile(shift, fitted.order), np.tile(input_shift, fitted.order - 1)]),
@@ -88,17 +66,7 @@ class ARX:
         process_cov[:dy, :dy] = fitted.noise_cov
         matrices = (a, process_cov, np.eye(dy, dx), np.zeros(dy), np.zeros((dy, dy)))
         prior = Gaussian(jnp.asarray(fitted.lag_mean), jnp.asarray(fitted.lag_cov))
-        posterior = LinearPosterior(
-            system=System(*map(jnp.asarray, matrices)),
-            input_weight=b,
-            bias=bias,
-            prior=prior,
-            scaling=scaling,
-            history=History(converged=True),
-            method=self.name,
-            final=prior,
-        )
-        return posterior.continued_from(ys[-1], cs[-1])
+        return LinearFit(System(*map(jnp.asarray, matrices)), prior, scaling, b, bias)
 
 
 class _Regression(NamedTuple):
@@ -177,16 +145,16 @@ def _free_run_error(fitted: _Regression, outputs: list[NDArray], inputs: list[ND
     a, b, bias = fitted.companion()
     total, count = 0.0, 0
     for y, c, cut in zip(outputs, inputs, cuts, strict=True):
-        begins = np.arange(cut, len(y), _BLOCK)
+        starts = np.arange(cut, len(y), _BLOCK)
         # Exact conditioning on gaps is for the filter; to compare orders the last value seen will do.
-        x = _lags(_carried_forward(y), c, fitted.order)[begins]
+        x = _lags(_carried_forward(y), c, fitted.order)[starts]
         later_y = np.pad(y, ((0, _BLOCK), (0, 0)), constant_values=np.nan)
         later_c = np.pad(c, ((0, _BLOCK), (0, 0)))
         with np.errstate(over="ignore", invalid="ignore"):
             for step in range(_BLOCK):
-                x = x @ a.T + later_c[begins + step] @ b.T + bias
-                error = x[:, : y.shape[1]] - later_y[begins + step]
-                seen = ~np.isnan(later_y[begins + step])
+                x = x @ a.T + later_c[starts + step] @ b.T + bias
+                error = x[:, : y.shape[1]] - later_y[starts + step]
+                seen = ~np.isnan(later_y[starts + step])
                 total, count = total + float(np.sum(error[seen] ** 2)), count + int(seen.sum())
     return total / count if count and np.isfinite(total) else np.inf
 

@@ -1,16 +1,14 @@
 """What the methods that learn a state-space model from a recording have in common.
 
-A method chooses a transition and an objective; here is everything around them: the arguments every
-user knows, start values, windows, restarts, the optimiser, and the posterior that comes out.
-`docs/add_a_method.md` shows how to write one.
+A method chooses a transition and an objective; around them are the arguments every user knows
+(`training.specification`), initialisation, windows, restarts (`training.restarts`), the optimiser, and the
+posterior that comes out. `docs/add_a_method.md` shows how to write one.
 """
 
-import math
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from abc import ABC
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -21,9 +19,8 @@ from jaxtyping import Array
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
 from gpssm.gp.kernels import RBF, Kernel
-from gpssm.gp.means import Mean
 from gpssm.models.emission import LinearEmission
-from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise, Transition
+from gpssm.models.gpssm import GPSSM, Transition
 from gpssm.numerics.parameters import match, parameters
 from gpssm.plumbing.compilation import CompileClock
 from gpssm.plumbing.interruption import Interruption
@@ -31,13 +28,15 @@ from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.validation import positive_int, training_data
 from gpssm.posteriors.history import History, Progress
 from gpssm.posteriors.posterior import FilterSettings, Posterior
-from gpssm.training import candidates, initialisation, search
-from gpssm.training.optimiser import Diverged, Objective, Schedule, train
-from gpssm.training.progress import Watch, watcher
-from gpssm.training.windows import Windows, cut
-
-EmissionLike = Literal["observed", "learned"] | np.ndarray | LinearEmission | Callable[[Array], Array]
-MeanLike = Literal["zero", "identity", "linear"] | Mean | Callable[[Array], Array]
+from gpssm.training.contraction import contracted
+from gpssm.training.initialisation import gp_transition, initialise
+from gpssm.training.linear_search import AUTO, enough_states
+from gpssm.training.optimiser import Objective, Schedule, train
+from gpssm.training.problem import Initialisation, Problem
+from gpssm.training.progress import Monitor, watcher
+from gpssm.training.recordings import Recordings
+from gpssm.training.restarts import Restarts
+from gpssm.training.specification import MeanLike, RoughStates, Specification
 
 
 class Learner(eqx.Module):
@@ -47,151 +46,45 @@ class Learner(eqx.Module):
     states: Any
 
 
-class Path(NamedTuple):
-    """A model on its way; what it learns and what its windows start from."""
-
-    learner: Any
-    carry: Any
-    key: Array
-    history: History
-
-
-class Course(NamedTuple):
-    """What a fit is given, and who is told of it."""
-
-    begun: initialisation.Start
-    ys: list[np.ndarray]
-    cs: list[np.ndarray]
-    key: Array
-    interruption: Interruption
-    watch: Watch | None
-    seed: int
-    lines: search.Lines | None
-    """Linear models that the dimension of the state was chosen by, if it was."""
-
-    def searching(self) -> Callable[[int, int], None]:
-        """What a search calls with how many of its calls are done, and how many there are."""
-        watch, started = self.watch, time.perf_counter()
-
-        def told(done: int, total: int) -> None:
-            self.interruption.check()
-            if watch is not None:
-                seconds = time.perf_counter() - started
-                watch(Progress(done, total, "looking for starts", math.nan, {}, seconds, ()))
-
-        return told
-
-
-_LOST = 0.1  # half the variance of what a simulation does not explain, at which it does not follow the recording
-# Of the schedule: a skeleton has found what takes most of the steps.
-_TRIAL_SHARE, _FINAL_SHARE, _INFORMED_RATE = 0.125, 0.25, 2 / 3
-# Numbers of all states, and limits of the share of the steps that this makes affordable.
-_EFFORT, _EFFORTS = 2000, (0.3, 1.5)
-
-
 @dataclass(frozen=True)
-class StateSpaceMethod(ABC):
-    """A method with everything that a user may want to choose of the model around f.
-
-    Args:
-        state_dim: dimension of the hidden state; `"auto"` is 4, or two more than there are outputs, or more
-            where a linear model with more states forecasts the end of the recording clearly better.
-        emission: how outputs arise from states: `"observed"` (the first states are the outputs;
-            the default where there are at least as many states as outputs), `"learned"` (linear),
-            a known matrix C (dy, dx), or a function of x (n, dx) made of JAX operations. For a
-            function the scale of the states is that of `initial_state`, or one.
-        process_noise: start value of the variance(s) of the process noise, in your units.
-        obs_noise: start value of the variance(s) of the observation noise, in your units.
-        initial_state: `(mean, covariance)` of x_0 if it is known, in your units.
-        fixed: names of parameters to hold fixed, for example `("obs_noise", "lengthscale")`.
-        window: steps per window; 0 takes every recording as one. Chosen by default.
-        noise_rate: learning rate of the noise variances, relative to the others.
-        schedule: learning rate, number of steps and when to stop.
-        dtype: `"float64"` or `"float32"`.
-    """
-
-    state_dim: int
-    """An integer once a fit has begun; `"auto"` before."""
-    emission: EmissionLike | None = field(default=None, kw_only=True)
-    process_noise: float | Sequence[float] | None = field(default=None, kw_only=True)
-    obs_noise: float | Sequence[float] | None = field(default=None, kw_only=True)
-    initial_state: tuple[Any, Any] | None = field(default=None, kw_only=True)
-    fixed: tuple[str, ...] = field(default=(), kw_only=True)
-    window: int | None = field(default=None, kw_only=True)
-    noise_rate: float = field(default=4.0, kw_only=True)
-    schedule: Schedule = field(default=Schedule(), kw_only=True)
-    dtype: Literal["float64", "float32"] = field(default="float64", kw_only=True)
-    name: str = field(default="", kw_only=True)
-
-    _COUNTS: ClassVar[tuple[tuple[str, int], ...]] = (("state_dim", 1),)
-    """Arguments that count something, and the least they can be."""
-
-    def __post_init__(self) -> None:
-        if not self.name:
-            object.__setattr__(self, "name", type(self).__name__)
-        for argument, least in self._COUNTS:
-            if argument == "state_dim" and self.state_dim == search.AUTO:
-                continue
-            # A NumPy integer would not survive being saved.
-            object.__setattr__(self, argument, positive_int(argument, getattr(self, argument), least))
-        positive_int("schedule.max_steps", self.schedule.max_steps)
-        positive_int("schedule.chunk", self.schedule.chunk)
-        if self.window is not None:
-            positive_int("window", self.window, 0)
-        one_of("dtype", self.dtype, ("float64", "float32"))
-        if isinstance(self.fixed, str):
-            raise InvalidInput(
-                f"fixed: expected names in a tuple, got the string {self.fixed!r}; write ({self.fixed!r},)."
-            )
+class StateSpaceMethod(Specification, ABC):
+    """A method with everything that a user may want to choose of the model around f (`Specification`)."""
 
     # What a method is ----------------------------------------------------------------------------
 
     objective: ClassVar[Objective]
     """`objective(learner, carry, data, key, settings) -> (value to maximise, (carry, terms))`, a static method."""
 
-    @abstractmethod
-    def transition(self, rough: initialisation.Rough, seed: int) -> Any:
-        """The transition to begin with."""
+    always_held: ClassVar[frozenset[str]] = frozenset()
+    """Names of the model's parameters that this method never trains."""
 
-    def learner(self, begun: initialisation.Start, windows: Windows, key: Array) -> tuple[Any, Any]:
+    def learner(self, problem: Problem, key: Array) -> tuple[Any, Any]:
         """What is trained (the model, or a `Learner`), and what is carried from step to step (arrays)."""
-        return begun.model, jnp.zeros((), self.dtype)
+        return problem.model, jnp.zeros((), self.dtype)
 
-    def settings(self, begun: initialisation.Start, hidden: bool) -> Any:
+    def settings(self, initial: Initialisation) -> Any:
         """What the objective is compiled for. Hashable."""
         return None
 
-    def filter_settings(self, begun: initialisation.Start, hidden: bool) -> FilterSettings:
+    def phases(self, problem: Problem, schedule: Schedule) -> list[tuple[Any, Schedule]]:
+        """What the objective is evaluated on and for how long, phase after phase."""
+        return [(problem.windows, schedule)]
+
+    def filter_settings(self, problem: Problem) -> FilterSettings:
         """How the fitted model filters."""
-        if not isinstance(begun.model.emission, LinearEmission):
-            update: ensemble.Update = "perturbed"
-        else:
-            update = "sqrt" if hidden else "mixture"
-        return FilterSettings(64 if hidden else 200, ensemble.Options(update=update))
+        return FilterSettings(64 if problem.hidden else 200, ensemble.Options(update=default_update(problem)))
 
-    def held(self, begun: initialisation.Start) -> set[str]:
-        """Names of the model's parameters that are not trained."""
-        return match((p.name for p in parameters(begun.model)), self.fixed) | begun.fixed
-
-    def multiples(self, begun: initialisation.Start) -> dict[str, float]:
+    def rates(self, problem: Problem) -> dict[str, float]:
         """Learning rates relative to the common one, by a word of the parameter's name."""
-        rates = {"process_noise": self.noise_rate, "obs_noise": self.noise_rate}
-        return rates | dict(begun.rates)
+        return {"process_noise": self.noise_rate, "obs_noise": self.noise_rate} | dict(problem.rates)
 
-    def process_noise_start(self, variance: np.ndarray) -> DiagonalNoise | FullNoise:
-        """Q to begin with, from its standardised variances."""
-        return DiagonalNoise(variance)
+    def contracts(self, initial: Initialisation) -> bool:
+        """Whether the objective keeps the linear mean function a contraction (`training.contraction`)."""
+        return False
 
-    def finished(self, learner: Any, hidden: bool) -> Any:
-        """What was trained, as it is to be used."""
-        return learner
-
-    def default_window(self, begun: initialisation.Start, hidden: bool) -> int:
+    def default_window(self, initial: Initialisation) -> int:
         """Short windows where the state is seen: gradients through many steps of a chaotic system explode."""
-        return 50 if hidden else 20
-
-    def default_restarts(self, hidden: bool) -> int:
-        return 1
+        return 50 if initial.hidden else 20
 
     # What all of them do -------------------------------------------------------------------------
 
@@ -220,203 +113,67 @@ class StateSpaceMethod(ABC):
         ys, cs = training_data(outputs, inputs)
         if restarts is not None:
             positive_int("restarts", restarts)
-        if self.state_dim == search.AUTO:
-            lines = search.enough_states(search.standardised(ys, cs))
-            posterior = replace(self, state_dim=lines.state_dim)._fit(ys, cs, seed, restarts, progress, lines)
-        else:
-            posterior = self._fit(ys, cs, seed, restarts, progress)
+        method, linear = self, None
+        if self.state_dim == AUTO:
+            linear = enough_states(Recordings.standardised(ys, cs))
+            method = replace(self, state_dim=linear.state_dim)
+        problem = method.problem(ys, cs, seed)
+        with watcher(progress, self.name) as watch, Interruption() as interruption:
+            posterior = Restarts(method, problem, Monitor(interruption, watch), seed, linear).best(restarts)
+            posterior = posterior.learned_from(ys, cs, seed=seed)
+        posterior.history.interrupted = interruption.requested
         posterior.history.compile_seconds = clock.seconds
         return posterior
 
-    def _fit(
-        self,
-        ys: list[np.ndarray],
-        cs: list[np.ndarray],
-        seed: int,
-        restarts: int | None,
-        progress: bool | Callable[[Progress], None],
-        lines: search.Lines | None = None,
-    ) -> Posterior:
-        hidden = self.state_dim > ys[0].shape[1]
-        begun = initialisation.begin(self, ys, cs, seed)
-        # Whatever does not fit is refused by these, before anything is compiled.
-        self.held(begun)
-        self.settings(begun, hidden)
-        key = jax.random.key(seed)
-        with watcher(progress, self.name) as watch, Interruption() as interruption:
-            told = None if watch is None else self._telling(watch, begun, hidden)
-            course = Course(begun, ys, cs, key, interruption, told, seed, lines)
-            posterior = self._from_skeletons(course, restarts) if search.applies(begun, hidden) else None
-            if posterior is None:
-                posterior = self._from_restarts(course, hidden, restarts)
-            posterior = posterior.continued_from(ys[-1], cs[-1], seed=seed)
-        posterior = replace(posterior, num_samples=sum(map(len, ys)))
-        posterior.history.interrupted = interruption.requested
-        return posterior
+    def problem(
+        self, outputs: list[np.ndarray], inputs: list[np.ndarray], initial: Initialisation | int = 0
+    ) -> Problem:
+        if not isinstance(initial, Initialisation):
+            initial = initialise(self, outputs, inputs, initial)
+        held = match((p.name for p in parameters(initial.model)), self.fixed) | initial.fixed | self.always_held
+        window = self.default_window(initial) if self.window is None else self.window
+        return Problem.of(initial, outputs, inputs, window=window, held=held, settings=self.settings(initial))
 
-    def _from_skeletons(self, course: "Course", restarts: int | None) -> Posterior | None:
-        """The best of a few skeletons, by what each, learned from the rest, forecasts of the end of the recording.
-
-        None where there is no skeleton to be found: f has no GP, or no simulation follows the recording.
-        """
-        begun, ys, cs = course.begun, course.ys, course.cs
-        if not search.has_gp(begun):
-            return None
-        data = search.standardised(ys, cs)
-        lines = search.best_lines(data, self.state_dim) if course.lines is None else course.lines
-        skeletons = search.skeletons(begun, self.held(begun), data, lines.found[0], course.seed, course.searching())
-        if min(np.mean(f.obs) for f in skeletons) > _LOST:
-            return None
-        found = search.worth_a_trial(skeletons, lines)[:restarts]
-        size = len(ys) * max(map(len, ys)) * self.state_dim * max(1.0, self.state_dim / 4)
-        effort = float(np.clip(_EFFORT / size, *_EFFORTS))
-
-        def learn(f: search.Found, share: float, outputs: list[np.ndarray], number: int, label: str) -> Posterior:
-            # Whole chunks, for both halves: a limit that is not reached by them is passed.
-            pair = 2 * self.schedule.chunk
-            steps = pair * max(1, round(share * self.schedule.max_steps / pair))
-            schedule = self.schedule._replace(
-                learning_rate=_INFORMED_RATE * self.schedule.learning_rate, max_steps=steps, decay_steps=steps // 2
-            )
-            informed = self._informed(begun, f, data)
-            path = replace(self, schedule=schedule).learn(
-                informed, self.windows(informed, outputs, cs), jax.random.fold_in(course.key, number),
-                course.interruption, course.watch, label,
-            )  # fmt: skip
-            posterior = self._posterior(path.learner, path.history, informed, True)
-            if f.kind == "gp" or "transition.mean.weight" in posterior.fixed:
-                return posterior
-            return replace(posterior, model=search.stable_mean(posterior.model))
-
-        if not data.holds_back:
-            return learn(found[0], _FINAL_SHARE * effort**0.5, ys, 0, "")
-        kept = [np.where(np.arange(len(y))[:, None] < n, y, np.nan) for y, n in zip(ys, data.cuts, strict=True)]
-        tried: list[tuple[search.Found, Posterior]] = []
-        trials: list[candidates.Trial] = []
-        for number, f in enumerate(found):
-            try:
-                posterior = learn(f, _TRIAL_SHARE * effort, kept, number, f"start {number + 1} of {len(found)}, ")
-            except Diverged:
-                continue  # a skeleton that explodes as soon as there is noise
-            if course.interruption.requested:
-                return posterior
-            tried.append((f, posterior))
-            trials.append(candidates.Trial.of(posterior, kept, ys, cs, data.cuts))
-        if not tried:
-            return None
-        best = candidates.best_trial(trials)
-        chosen, fallback = tried[best]
-        try:
-            posterior = learn(search.refined(chosen, data), _FINAL_SHARE * effort**0.5, ys, len(found), "")
-        except Diverged:
-            posterior = fallback
-        if candidates.went_wrong(candidates.Trial.of(posterior, ys, ys, cs, data.cuts), trials[best]):
-            posterior = fallback
-        return candidates.widened(posterior, trials[best].widening)
-
-    def _informed(self, begun: initialisation.Start, found: search.Found, data: search.Data) -> initialisation.Start:
-        given = self.process_noise is not None, self.obs_noise is not None
-        return search.informed(begun, found, data, keep_noise=given, held=self.held(begun))
-
-    def _from_restarts(self, course: "Course", hidden: bool, restarts: int | None) -> Posterior:
-        """The best of several fits that start from nothing, with other random numbers each.
-
-        Where states are hidden behind a network, one more starts from a line: what there is of a skeleton for it.
-        """
-        begun, ys, cs, interruption = course.begun, course.ys, course.cs, course.interruption
-        wanted = self.default_restarts(hidden) if restarts is None else restarts
-        starts = [begun] * wanted
-        if restarts is None and search.applies(begun, hidden) and not search.has_gp(begun):
-            data = search.standardised(ys, cs)
-            lines = search.best_lines(data, self.state_dim) if course.lines is None else course.lines
-            line = min(lines.found, key=lambda f: f.error)
-            starts.append(self._informed(begun, search.refined(line, data), data))
-        windows = self.windows(begun, ys, cs)
-        longest = max(range(len(ys)), key=lambda i: len(ys[i]))
-        found: list[candidates.Candidate] = []
-        while candidates.wants_another(found, len(starts)):
-            number = len(found)
-            label = f"start {number + 1} of {max(len(starts), number + 1)}, " if len(starts) > 1 else ""
-            key, first = jax.random.fold_in(course.key, number), starts[number] if number < len(starts) else begun
-            path = self.learn(first, windows, key, interruption, course.watch, label)
-            # A bound from half of a fit cannot be compared with those of whole ones.
-            if not interruption.requested or not found:
-                posterior = self._posterior(path.learner, path.history, first, hidden)
-                found.append(candidates.Candidate.of(posterior, ys[longest], cs[longest], compared=len(starts) > 1))
-            if interruption.requested:
-                break
-        return candidates.best(found)
-
-    def windows(self, begun: initialisation.Start, ys: list[np.ndarray], cs: list[np.ndarray]) -> Windows:
-        """The standardised recordings, cut."""
-        longest, scaling = max(map(len, ys)), begun.scaling
-        preferred = self.default_window(begun, self.state_dim > ys[0].shape[1]) if self.window is None else self.window
-        length = longest if preferred == 0 else min(preferred, longest)
-        windows = cut([scaling.standardise_outputs(y) for y in ys], [scaling.standardise_inputs(c) for c in cs], length)
-        return windows._replace(log_volume=np.asarray(sum(scaling.log_volume(y) for y in ys)))
-
-    def learn(
-        self,
-        begun: initialisation.Start,
-        windows: Windows,
-        key: Array,
-        interruption: Interruption,
-        watch: Watch | None,
-        label: str,
-    ) -> Path:
-        """From one start to the end of the schedule."""
+    def learn(self, problem: Problem, schedule: Schedule, key: Array, monitor: Monitor, label: str) -> Posterior:
         key, key_learner = jax.random.split(key)
-        learner, carry = self.learner(begun, windows, key_learner)
-        path = Path(cast(learner, self.dtype), cast(carry, self.dtype), key, History())
-        path = self.run(path, begun, windows, windows, self.schedule, interruption, watch, label)
-        return path._replace(learner=self.finished(path.learner, self.state_dim > windows.outputs.shape[-1]))
+        learner, carry = (_cast(part, self.dtype) for part in self.learner(problem, key_learner))
+        prefix = "model." if isinstance(learner, Learner) else ""
+        names = tuple(p.name for p in parameters(learner) if p.name.removeprefix(prefix) not in problem.held)
+        rates = {n: r for n in names for word, r in self.rates(problem).items() if word in n.split(".")}
+        history = History()
 
-    def run(
-        self,
-        path: Path,
-        begun: initialisation.Start,
-        windows: Windows,
-        data: Any,
-        schedule: Schedule,
-        interruption: Interruption,
-        watch: Watch | None,
-        label: str,
-    ) -> Path:
-        """Train on `data`, which the objective is given, from where a path is."""
-        key, key_run = jax.random.split(path.key)
-        hidden = self.state_dim > windows.outputs.shape[-1]
-        prefix = "model." if isinstance(path.learner, Learner) else ""
-        held = {prefix + name for name in self.held(begun)}
-        names = tuple(p.name for p in parameters(path.learner) if p.name not in held)
-        rates = self.multiples(begun)
-        learner, carry, history = train(
-            type(self).objective, path.learner, path.carry, cast(data, self.dtype),
-            settings=self.settings(begun, hidden), names=names,
-            multiples={n: rate for n in names for word, rate in rates.items() if word in n.split(".")},
-            num_observed=windows.num_observed, schedule=schedule, key=key_run,
-            interruption=interruption, watch=watch, label=label,
-        )  # fmt: skip
-        return Path(learner, carry, key, path.history.followed_by(history))
+        def report(p: Progress) -> None:
+            assert monitor.watch is not None
+            now = p.snapshot
+            snapshot = None if now is None else lambda: self.posterior(problem, now(), History())
+            monitor.watch(p._replace(snapshot=snapshot))
 
-    def _posterior(self, learner: Any, history: History, begun: initialisation.Start, hidden: bool) -> Posterior:
+        for data, limits in self.phases(problem, schedule):
+            key, key_phase = jax.random.split(key)
+            learner, carry, course = train(
+                type(self).objective, learner, carry, _cast(data, self.dtype),
+                settings=problem.settings, names=names, multiples=rates, num_observed=problem.windows.num_observed,
+                schedule=limits, key=key_phase, interruption=monitor.interruption,
+                watch=None if monitor.watch is None else report, label=label,
+            )  # fmt: skip
+            history = history.followed_by(course)
+            if monitor.interruption.requested:
+                break
+        if self.contracts(problem):
+            learner = eqx.tree_at(lambda trained: trained.model, learner, contracted(learner.model))
+        return self.posterior(problem, learner, history)
+
+    def posterior(self, problem: Problem, learner: Any, history: History) -> Posterior:
+        """What was trained, as it is returned."""
         return Posterior(
             model=jax.tree.map(np.asarray, learner.model if isinstance(learner, Learner) else learner),
-            scaling=begun.scaling,
-            settings=self.filter_settings(begun, hidden),
-            fixed=tuple(sorted(self.held(begun))),
+            scaling=problem.scaling,
+            settings=self.filter_settings(problem),
+            fixed=tuple(sorted(problem.held)),
             history=history,
             method=self.name,
             final_members=np.zeros((0, self.state_dim)),
         )
-
-    def _telling(self, watch: Watch, begun: initialisation.Start, hidden: bool) -> Watch:
-        """A watcher that can ask for the model as it is, as a posterior."""
-
-        def told(p: Progress) -> None:
-            now = p.snapshot
-            watch(p if now is None else p._replace(snapshot=lambda: self._posterior(now(), History(), begun, hidden)))
-
-        return told
 
 
 @dataclass(frozen=True)
@@ -425,9 +182,9 @@ class GPMethod(StateSpaceMethod):
 
     Args:
         num_inducing: inducing points of each state dimension's GP.
-        kernel: covariance function; given a length scale per input automatically. Its start values
+        kernel: covariance function; given a length scale per input automatically. Its initial values
             are relative to the standard deviations of states and inputs.
-        mean: mean function of the transition: `"linear"` (learned, started from least squares),
+        mean: mean function of the transition: `"linear"` (learned, initialised by least squares),
             `"identity"`, `"zero"` (the average of the data), or a function of `[x, c]`
             (n, dx + dc), in your units and made of JAX operations.
         mixed: mix the GPs by a learned matrix, so that the dimensions of f depend on each other (the
@@ -441,27 +198,32 @@ class GPMethod(StateSpaceMethod):
     mixed: bool = field(default=False, kw_only=True)
     inducing_rate: float = field(default=0.2, kw_only=True)
 
-    _COUNTS: ClassVar[tuple[tuple[str, int], ...]] = (("state_dim", 1), ("num_inducing", 1))
+    _COUNTS: ClassVar[dict[str, int]] = StateSpaceMethod._COUNTS | {"num_inducing": 1}
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.kernel, Kernel):
             raise InvalidInput(f"kernel: expected a kernel such as gpssm.RBF(), got {self.kernel!r}.")
 
-    def transition(self, rough: initialisation.Rough, seed: int) -> Transition:
-        return initialisation.gp_transition(self, rough)
+    def transition(self, rough: RoughStates, seed: int) -> Transition:
+        return gp_transition(rough, self.num_inducing, self.kernel, self.mean, self.mixed)
 
-    def multiples(self, begun: initialisation.Start) -> dict[str, float]:
-        return {"inducing_inputs": self.inducing_rate} | super().multiples(begun)
+    def rates(self, problem: Problem) -> dict[str, float]:
+        return {"inducing_inputs": self.inducing_rate} | super().rates(problem)
 
-
-def one_of(argument: str, value: Any, choices: tuple[Any, ...]) -> None:
-    """Refuse what is not among the choices."""
-    if value not in choices:
-        raise InvalidInput(f"{argument}: expected one of {choices}, got {value!r}.")
+    def default_restarts(self, problem: Problem) -> int:
+        """What is found for hidden states depends on the random numbers."""
+        return 3 if problem.hidden else 1
 
 
-def cast(tree: Any, dtype: Any) -> Any:
+def default_update(initial: Initialisation) -> ensemble.Update:
+    """The update of an ensemble that suits the emission, and whether states are hidden."""
+    if not isinstance(initial.model.emission, LinearEmission):
+        return "perturbed"
+    return "sqrt" if initial.hidden else "mixture"
+
+
+def _cast(tree: Any, dtype: Any) -> Any:
     """Every float array of `tree` as a JAX array of the given type."""
 
     def one(leaf: Any) -> Any:

@@ -34,8 +34,9 @@ from jaxtyping import Array, Float
 from gpssm.errors import InvalidInput
 from gpssm.methods.base import Learner
 from gpssm.methods.vgpssm import VGPSSM, read_terms
-from gpssm.training import initialisation, subspace
+from gpssm.training import subspace
 from gpssm.training.optimiser import Objective
+from gpssm.training.problem import Initialisation, Problem
 from gpssm.training.windows import Windows
 
 _AVERAGE = 0.9  # a
@@ -43,7 +44,7 @@ _RATE = 0.02
 _LIMITS = (0.1, 10.0)
 
 
-class Settings(NamedTuple):
+class COGPSSMSettings(NamedTuple):
     """What the compiled objective is built for."""
 
     num_samples: int
@@ -66,7 +67,7 @@ class Constraint(NamedTuple):
 
 
 def lagrangian(
-    learner: Learner, carry: Constraint, windows: Windows, key: Array, settings: Settings
+    learner: Learner, carry: Constraint, windows: Windows, key: Array, settings: COGPSSMSettings
 ) -> tuple[Float[Array, ""], tuple[Constraint, dict[str, Array]]]:
     """What to maximise with a fixed multiplier; with a learned one, something that has its gradient."""
     parts = read_terms(learner, windows, key, settings.num_samples, settings.contract)
@@ -77,8 +78,8 @@ def lagrangian(
     # The bound can, and lies below the evidence whatever the multiplier: it decides which of the
     # models on the way is the best, while the gradient is that of the Lagrangian.
     comparable = jax.lax.stop_gradient(parts.bound) + (value - jax.lax.stop_gradient(value))
-    told = parts.named() | {"error / tolerance": parts.error / carry.tolerance, "multiplier": carry.multiplier}
-    return comparable, (jax.lax.stop_gradient(carry.after(parts.error)), told)
+    terms = parts.named() | {"error / tolerance": parts.error / carry.tolerance, "multiplier": carry.multiplier}
+    return comparable, (jax.lax.stop_gradient(carry.after(parts.error)), terms)
 
 
 @dataclass(frozen=True)
@@ -104,34 +105,26 @@ class COGPSSM(VGPSSM):
             if value is not None and not (isinstance(value, (int, float)) and 0 < value < np.inf):
                 raise InvalidInput(f"{argument}: expected a positive number or None, got {value!r}.")
 
-    def learner(self, begun: initialisation.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
-        learner, _ = super().learner(begun, windows, key)
+    def learner(self, problem: Problem, key: Array) -> tuple[Learner, Any]:
+        learner, _ = super().learner(problem, key)
         if self.tolerance is not None:
             tolerance = float(self.tolerance)
-        elif "obs_noise.variance" in self.held(begun):
-            tolerance = float(np.mean(np.asarray(begun.model.obs_noise.variance)))
+        elif "obs_noise.variance" in problem.held:
+            tolerance = float(np.mean(np.asarray(problem.model.obs_noise.variance)))
         else:
-            tolerance = unpredicted(windows, self.state_dim)
+            scaling = problem.scaling
+            ys = [scaling.standardise_outputs(y) for y in problem.outputs]
+            tolerance = unpredicted(ys, [scaling.standardise_inputs(c) for c in problem.inputs], self.state_dim)
         multiplier = 1.0 if self.multiplier is None else float(self.multiplier)
         return learner, Constraint(jnp.asarray(multiplier), jnp.zeros(()), jnp.asarray(tolerance))
 
-    def settings(self, begun: initialisation.Start, hidden: bool) -> Settings:
-        return Settings(self.num_samples, self._contracts(hidden), self.multiplier is None)
+    def settings(self, initial: Initialisation) -> COGPSSMSettings:
+        return COGPSSMSettings(self.num_samples, self.contracts(initial), self.multiplier is None)
 
 
-def unpredicted(windows: Windows, state_dim: int) -> float:
+def unpredicted(outputs: list[np.ndarray], inputs: list[np.ndarray], state_dim: int) -> float:
     """Mean squared error, one step ahead, of a linear state-space model of standardised recordings."""
-    ys, cs = [], []
-    for sequence in np.unique(windows.sequence):
-        rows = windows.sequence == sequence
-        active = windows.active[rows] > 0
-        ys.append(windows.outputs[rows][active])
-        cs.append(windows.inputs[rows][active])
-    dy = ys[0].shape[1]
-    fit = subspace.identify(ys, cs, max(state_dim, dy))
-    errors = [
-        y[1:] - (np.hstack([x[:-1], c[1:]]) @ fit.weight.T + fit.bias)[:, :dy]
-        for y, x, c in zip(ys, fit.states, cs, strict=True)
-    ]
-    squares = np.concatenate(errors) ** 2
-    return float(np.clip(np.nanmean(squares), 1e-6, 1.0)) if np.isfinite(squares).any() else 1.0
+    dy = outputs[0].shape[1]
+    errors = subspace.residuals(*subspace.identify(outputs, inputs, max(state_dim, dy)), inputs)[:, :dy]
+    seen = ~np.isnan(np.concatenate([y[1:] for y in outputs]))
+    return float(np.clip(np.mean(errors[seen] ** 2), 1e-6, 1.0)) if seen.any() else 1.0

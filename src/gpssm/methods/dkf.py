@@ -4,7 +4,7 @@
     q(x_t | x_{t-1}, y_{t:T}) = N(mean(h), softplus(var(h))),   h = 1/2 (tanh(W x_{t-1} + b) + h_t)
 
 where h_t is the state of a recurrent network that reads outputs and inputs from the end (the paper's
-DKS: given x_{t-1}, the past has nothing more to tell). The bound is
+DKS: given x_{t-1}, the past adds nothing). The bound is
 
     maximise  sum_t E_q[log N(y_t | g(x_t), R)] - E_q KL[q(x_t | x_{t-1}, y) || p(x_t | x_{t-1})] - KL[q(x_0) || p(x_0)]
 
@@ -13,13 +13,13 @@ every step, and, as the authors do, divergences weighed from 0.01 up to 1 in the
 
 Where the paper leaves room, what is best for the method: a linear part that is started from least
 squares and a gate that is nearly shut; windows as of other methods, each with its q(x_0), read where
-the recurrent network ends; several trajectories instead of one; the best of several starts. A fitted
+the recurrent network ends; several trajectories instead of one; the best of several restarts. A fitted
 model is filtered by the ensemble Kalman filter, so that a forecast starts from a state that has seen
 the data.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -33,18 +33,20 @@ from gpssm.models.gpssm import DiagonalNoise
 from gpssm.models.neural import GatedTransition
 from gpssm.numerics.networks import GRU, Dense, readable, readable_width
 from gpssm.plumbing.validation import variances
-from gpssm.training import initialisation, subspace
+from gpssm.training import subspace
 from gpssm.training.optimiser import Schedule
+from gpssm.training.problem import Initialisation, Problem
 from gpssm.training.recognition import Gaussians
+from gpssm.training.specification import RoughStates
 from gpssm.training.unrolled import by_time, expected_log_density, unroll
 from gpssm.training.windows import Windows
 
 _NEGLIGIBLE = 1e-6  # standardised variance beside S(x), which is all the noise there is
-_SPREAD = 0.3  # of q to begin with, standardised
+_SPREAD = 0.3  # of q before training, standardised
 _FIRST_WEIGHT = 0.01
 
 
-class Settings(NamedTuple):
+class DKFSettings(NamedTuple):
     """What the compiled objective is built for."""
 
     num_samples: int
@@ -62,7 +64,7 @@ class StructuredInference(eqx.Module):
 
     @classmethod
     def start(cls, key: Array, width: int, state_dim: int, output_dim: int, input_dim: int) -> "StructuredInference":
-        """Begins with q around the middle of the data."""
+        """Initialised with q around the middle of the data."""
         keys = jax.random.split(key, 4)
         bias = np.concatenate([np.zeros(state_dim), np.full(state_dim, np.log(np.expm1(_SPREAD**2)))])
         heads = [Dense(Dense.start(k, width, 2 * state_dim, 0.3).weight, bias) for k in keys[:2]]
@@ -97,7 +99,7 @@ def _moments(head: Float[Array, "*n d2"]) -> tuple[Array, Array]:
 
 
 def elbo(
-    learner: Learner, carry: Float[Array, ""], windows: Windows, key: Array, settings: Settings
+    learner: Learner, carry: Float[Array, ""], windows: Windows, key: Array, settings: DKFSettings
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], dict[str, Array]]]:
     """The bound, from `settings.num_samples` trajectories in every window of a random batch.
 
@@ -109,23 +111,22 @@ def elbo(
     batch, share = _batch(windows, key_batch, settings.batch)
     read = inference.read(batch)
     q_x0 = inference.initial(read)
-    shape = (len(q_x0.mean), settings.num_samples, model.state_dim)
-    starts = q_x0.members(jax.random.normal(key_x0, shape, q_x0.mean.dtype))
-    noise = jax.random.normal(key_x, (batch.outputs.shape[1], *shape), q_x0.mean.dtype)
+    starts = q_x0.draw(key_x0, settings.num_samples)
+    noise = jax.random.normal(key_x, (batch.outputs.shape[1], *starts.shape), starts.dtype)
 
     def one(
         members: Array, f: tuple[Array, Array], y: Array, active: Array, h: Array, eps: Array
     ) -> tuple[Array, Array]:
         mean, var = inference(members, h)
         moved = mean + jnp.sqrt(var) * eps
-        told = jnp.stack(
+        scores = jnp.stack(
             [expected_log_density(model, moved, y), _divergence(mean, var, f[0], f[1] + model.process_noise.factor)]
         )
-        return jnp.where(active > 0, moved, members), jnp.where(active > 0, told, 0.0)
+        return jnp.where(active > 0, moved, members), jnp.where(active > 0, scores, 0.0)
 
     columns = (*map(by_time, (batch.outputs, batch.active, read)), noise)
-    _, told = unroll(model, starts, batch, key_u, columns, one)
-    fit, kl_x = jnp.sum(told, axis=(0, 1)) / share
+    _, scores = unroll(model, starts, batch, key_u, columns, one)
+    fit, kl_x = jnp.sum(scores, axis=(0, 1)) / share
     likelihood, kl_x0 = fit - windows.log_volume, q_x0.kl(model.initial_state) / share
     weight = jnp.minimum(1.0, _FIRST_WEIGHT + (1.0 - _FIRST_WEIGHT) * carry / settings.annealing)
     bound, annealed = (likelihood - w * (kl_x + kl_x0) for w in (1.0, weight))
@@ -156,7 +157,7 @@ def _divergence(
 class DKF(StateSpaceMethod):
     """DKF with everything a user may want to choose, besides the model (`StateSpaceMethod`).
 
-    `process_noise` is what the networks' variance S(x) begins with.
+    `process_noise` is the networks' variance S(x) before training.
 
     Args:
         width: units of the hidden layers of the transition, and of the recurrent network.
@@ -170,30 +171,25 @@ class DKF(StateSpaceMethod):
     # While the weight rises and R falls the bound moves more than other methods' do.
     schedule: Schedule = field(default=Schedule(learning_rate=0.01, max_steps=1800, max_drop=1.0), kw_only=True)
 
-    _COUNTS: ClassVar[tuple[tuple[str, int], ...]] = (
-        *StateSpaceMethod._COUNTS, ("width", 1), ("num_samples", 1), ("batch", 1)
-    )  # fmt: skip
+    _COUNTS = StateSpaceMethod._COUNTS | {"width": 1, "num_samples": 1, "batch": 1}
+    always_held = frozenset({"process_noise.variance"})
     objective = staticmethod(elbo)
 
-    def transition(self, rough: initialisation.Rough, seed: int) -> GatedTransition:
-        mean = Linear(*subspace.one_step(rough.states, rough.controls))
+    def transition(self, rough: RoughStates, seed: int) -> GatedTransition:
+        mean = Linear(*subspace.one_step(rough.states, rough.inputs))
         variance = np.full(self.state_dim, 1.0)
         if self.process_noise is not None:
             variance = variances("process_noise", self.process_noise, self.state_dim) / rough.scaling.state_scale**2
         return GatedTransition.start(jax.random.key(seed), mean, self.width, variance)
 
-    def process_noise_start(self, variance: np.ndarray) -> DiagonalNoise:
+    def initial_process_noise(self, variance: np.ndarray) -> DiagonalNoise:
         return DiagonalNoise(np.full_like(variance, _NEGLIGIBLE))
 
-    def learner(self, begun: initialisation.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
-        dims = (self.state_dim, windows.outputs.shape[-1], windows.inputs.shape[-1])
-        return Learner(begun.model, StructuredInference.start(key, self.width, *dims)), jnp.zeros(())
+    def learner(self, problem: Problem, key: Array) -> tuple[Learner, Any]:
+        return Learner(problem.model, StructuredInference.start(key, self.width, *problem.dims)), jnp.zeros(())
 
-    def settings(self, begun: initialisation.Start, hidden: bool) -> Settings:
-        return Settings(self.num_samples, self.batch, max(1, self.schedule.max_steps // 3))
+    def settings(self, initial: Initialisation) -> DKFSettings:
+        return DKFSettings(self.num_samples, self.batch, max(1, self.schedule.max_steps // 3))
 
-    def held(self, begun: initialisation.Start) -> set[str]:
-        return super().held(begun) | {"process_noise.variance"}
-
-    def default_restarts(self, hidden: bool) -> int:
-        return 2 if hidden else 1
+    def default_restarts(self, problem: Problem) -> int:
+        return 2 if problem.hidden else 1

@@ -12,9 +12,9 @@ measured reason; `EnVI.paper` switches it off:
 - the process noise enters the predicted moments in closed form, and members are given the posterior
   moments of the predicted mixture (`filters.ensemble`);
 - a learned linear mean function, started from least squares;
-- where states are hidden, the start is a skeleton (`methods.skeleton`): the same model without noise,
-  fitted to the error of its simulation; one of several, linear ones among them, chosen by what EnVI
-  from each of them forecasts of the end of the recording (`methods.search`, `methods.candidates`);
+- where states are hidden, the model is initialised from a skeleton (`training.skeleton`): the same model
+  without noise, fitted to the error of its simulation; one of several, linear ones among them, chosen by
+  what EnVI from each of them forecasts of the end of the recording (`training.restarts`);
 - where states are hidden, gap training: over random blocks the update is skipped while every y_t
   is still scored, so that the model learns to run freely and not only one step ahead. Where no
   skeleton follows the recording, from nothing: in two phases, from several starts, of which the one
@@ -33,21 +33,19 @@ from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
-from gpssm.methods.base import GPMethod, Path, cast, one_of
+from gpssm.methods.base import GPMethod, default_update
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise
-from gpssm.plumbing.interruption import Interruption
-from gpssm.plumbing.validation import positive_int
-from gpssm.posteriors.history import History
 from gpssm.posteriors.posterior import FilterSettings
 from gpssm.training import initialisation
 from gpssm.training.optimiser import Schedule
-from gpssm.training.progress import Watch
-from gpssm.training.unrolled import by_time, noise_by_time, unroll
+from gpssm.training.problem import Initialisation, Problem
+from gpssm.training.specification import one_of
+from gpssm.training.unrolled import by_time, continued, noise_by_time, unroll, window_starts
 from gpssm.training.windows import Windows
 
 
-class Settings(NamedTuple):
+class EnVISettings(NamedTuple):
     """What the compiled objective is built for."""
 
     num_members: int
@@ -76,7 +74,7 @@ class Data(NamedTuple):
 
 
 def elbo(
-    model: GPSSM, carry: Float[Array, "b n dx"], data: Data, key: Array, settings: Settings
+    model: GPSSM, carry: Float[Array, "b n dx"], data: Data, key: Array, settings: EnVISettings
 ) -> tuple[Float[Array, ""], tuple[Float[Array, "b n dx"], dict[str, Array]]]:
     """The evidence lower bound, from `settings.num_samples` samples of u for every window.
 
@@ -90,21 +88,16 @@ def elbo(
     kl_u, kl_x0 = model.transition.kl(), model.initial_state.kl()
     likelihood = likelihood - windows.log_volume
     value = likelihood - data.phase.kl_weight * kl_u - kl_x0
-    continued = jnp.where((windows.left < 0)[:, None, None], carry, ends[0][windows.left])
     terms = {"likelihood": likelihood, "KL(u)": kl_u, "KL(x0)": kl_x0}
-    return value, (jax.lax.stop_gradient(continued), terms)
+    return value, (continued(windows, carry, ends[0]), terms)
 
 
 def _window_likelihoods(
-    model: GPSSM, carry: Float[Array, "b n dx"], data: Data, key: Array, settings: Settings
+    model: GPSSM, carry: Float[Array, "b n dx"], data: Data, key: Array, settings: EnVISettings
 ) -> tuple[Float[Array, "w b"], Float[Array, "b n dx"]]:
     windows = data.windows
     key_u, key_x0, key_noise, key_gap = jax.random.split(key, 4)
-    initial = model.initial_state
-    first = initial.members(
-        jax.random.normal(key_x0, (initial.mean.shape[0], settings.num_members, model.state_dim), carry.dtype)
-    )
-    starts = jnp.where((windows.left < 0)[:, None, None], first[windows.sequence], carry)
+    starts = window_starts(model, windows, carry, key_x0)
     taper = None if settings.taper is None else jnp.asarray(settings.taper, carry.dtype)
     observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor, taper)
 
@@ -137,9 +130,8 @@ def _gaps(key: Array, data: Data, gap_length: int) -> Array:
 
 
 # Hidden states start from nothing: long stretches without updates make the model find what it needs to
-# run freely; then shorter ones. What is found depends on the random numbers, so there are several starts.
+# run freely; then shorter ones.
 _HIDDEN_PHASES = (Phase(0.7, 1.0, 0.5), Phase(0.3, 2.0, 0.6))
-_HIDDEN_RESTARTS = 3
 _HIDDEN_GAP = 25
 # A skeleton runs freely over the whole recording; longer stretches without updates keep it able to.
 _INFORMED_PHASE = Phase(0.5)
@@ -177,14 +169,10 @@ class EnVI(GPMethod):
     gap_fraction: float | None = field(default=None, kw_only=True)
     gap_length: int | None = field(default=None, kw_only=True)
 
-    _COUNTS = (*GPMethod._COUNTS, ("num_samples", 1))
+    _COUNTS = GPMethod._COUNTS | {"num_samples": 1, "num_members": 3, "gap_length": 1}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_members is not None:
-            object.__setattr__(self, "num_members", positive_int("num_members", self.num_members, 3))
-        if self.gap_length is not None:
-            object.__setattr__(self, "gap_length", positive_int("gap_length", self.gap_length))
         one_of("update", self.update, (None, "perturbed", "sqrt", "mixture"))
         one_of("moments", self.moments, ("exact_noise", "sampled"))
         if not isinstance(self.inflation, (int, float)) or not self.inflation >= 1.0:
@@ -206,7 +194,7 @@ class EnVI(GPMethod):
         Zero mean function, one sample of u for the whole recording, back-propagation through all
         of it, sampled moments, perturbed observations, Adam at one constant rate for a fixed
         number of iterations. The paper does not say where to start or what to do when a step
-        fails: standardisation, start values, gradient clipping, rollback and best-so-far are those
+        fails: standardisation, initial values, gradient clipping, rollback and best-so-far are those
         of `EnVI`.
         """
         preset = cls(
@@ -216,70 +204,52 @@ class EnVI(GPMethod):
         )  # fmt: skip
         return replace(preset, **changes)
 
-    def settings(self, begun: initialisation.Start, hidden: bool) -> Settings:
-        """What the objective is compiled for."""
-        linear = isinstance(begun.model.emission, LinearEmission)
-        if not linear or self.localization is not None:
-            chosen: ensemble.Update = "perturbed"
-        else:
-            chosen = "sqrt" if hidden else "mixture"
+    def settings(self, initial: Initialisation) -> EnVISettings:
+        linear = isinstance(initial.model.emission, LinearEmission)
         if not linear and self.update == "mixture":
             raise InvalidInput("update: 'mixture' needs a linear emission; expected 'perturbed' or 'sqrt' here.")
         if not linear and self.localization is not None:
             raise InvalidInput("localization: needs a linear emission; expected None for a function.")
-        num_members = self.num_members or (_HIDDEN_MEMBERS if hidden else 50)
+        num_members = self.num_members or (_HIDDEN_MEMBERS if initial.hidden else 50)
         taper = None
         if self.localization is not None:
             index = np.arange(self.state_dim)
             weights = np.asarray(ensemble.gaspari_cohn(jnp.asarray(index[:, None] - index, float), self.localization))
             taper = tuple(tuple(float(v) for v in row) for row in weights)
-        options = ensemble.Options(self.moments, self.update or chosen, self.inflation)
-        gaps = any(float(phase.gap_fraction) > 0 for phase in self._phases(begun, hidden))
-        gap_length = self.gap_length or (_INFORMED_GAP if begun.informed else _HIDDEN_GAP)
-        return Settings(num_members, self.num_samples, options, taper, gap_length if gaps else 0)
+        update = self.update or ("perturbed" if taper is not None else default_update(initial))
+        options = ensemble.Options(self.moments, update, self.inflation)
+        gaps = any(float(phase.gap_fraction) > 0 for phase in self._gap_phases(initial))
+        gap_length = self.gap_length or (_INFORMED_GAP if initial.informed else _HIDDEN_GAP)
+        return EnVISettings(num_members, self.num_samples, options, taper, gap_length if gaps else 0)
 
-    def default_window(self, begun: initialisation.Start, hidden: bool) -> int:
-        return _INFORMED_WINDOW if begun.informed else super().default_window(begun, hidden)
+    def default_window(self, initial: Initialisation) -> int:
+        return _INFORMED_WINDOW if initial.informed else super().default_window(initial)
 
-    def filter_settings(self, begun: initialisation.Start, hidden: bool) -> FilterSettings:
+    def filter_settings(self, problem: Problem) -> FilterSettings:
         """The filter of the objective, with more members."""
-        settings = self.settings(begun, hidden)
-        return FilterSettings(4 * settings.num_members, settings.options, settings.taper)
+        members, _, options, taper, _ = problem.settings
+        return FilterSettings(4 * members, options, taper)
 
-    def process_noise_start(self, variance: np.ndarray) -> DiagonalNoise | FullNoise:
+    def initial_process_noise(self, variance: np.ndarray) -> DiagonalNoise | FullNoise:
         return FullNoise(np.diag(np.sqrt(variance))) if self.full_process_noise else DiagonalNoise(variance)
 
-    def default_restarts(self, hidden: bool) -> int:
-        return _HIDDEN_RESTARTS if hidden and self.gap_fraction is None else 1
+    def default_restarts(self, problem: Problem) -> int:
+        return super().default_restarts(problem) if self.gap_fraction is None else 1
 
-    def learn(
-        self,
-        begun: initialisation.Start,
-        windows: Windows,
-        key: Array,
-        interruption: Interruption,
-        watch: Watch | None,
-        label: str,
-    ) -> Path:
-        """Phase after phase; what goes on is the model and the windows' ensembles."""
-        hidden = self.state_dim > windows.outputs.shape[-1]
-        settings = self.settings(begun, hidden)
-        key, key_carry = jax.random.split(key)
-        carry = initialisation.ensembles(begun, windows, settings.num_members, key_carry, jnp.dtype(self.dtype))
-        path = Path(cast(begun.model, self.dtype), carry, key, History())
-        phases = self._phases(begun, hidden)
-        for phase in phases:
-            schedule = self.schedule._replace(max_steps=max(1, round(phase.share * self.schedule.max_steps)))
-            if phase is not phases[-1]:
-                schedule = schedule._replace(decay_steps=0)  # the rate falls to zero once, in the end
-            path = self.run(path, begun, windows, Data(windows, phase), schedule, interruption, watch, label)
-            if interruption.requested:
-                break
-        return path
+    def learner(self, problem: Problem, key: Array) -> tuple[GPSSM, Float[Array, "b n dx"]]:
+        members = problem.settings.num_members
+        return problem.model, initialisation.ensembles(problem, members, key, jnp.dtype(self.dtype))
 
-    def _phases(self, begun: initialisation.Start, hidden: bool) -> tuple[Phase, ...]:
+    def phases(self, problem: Problem, schedule: Schedule) -> list[tuple[Data, Schedule]]:
+        phases = self._gap_phases(problem)
+        shares = [schedule._replace(max_steps=max(1, round(phase.share * schedule.max_steps))) for phase in phases]
+        # The rate falls to zero once, in the end.
+        limits = [*(share._replace(decay_steps=0) for share in shares[:-1]), shares[-1]]
+        return list(zip((Data(problem.windows, phase) for phase in phases), limits, strict=True))
+
+    def _gap_phases(self, initial: Initialisation) -> tuple[Phase, ...]:
         if self.gap_fraction is not None:
             return (Phase(self.gap_fraction),)
-        if begun.informed:
+        if initial.informed:
             return (_INFORMED_PHASE,)
-        return _HIDDEN_PHASES if hidden else (Phase(),)
+        return _HIDDEN_PHASES if initial.hidden else (Phase(),)

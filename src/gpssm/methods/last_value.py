@@ -6,60 +6,37 @@ The variance of every channel is that of its increments, by maximum likelihood: 
 samples an increment has k times the variance.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 
 from gpssm.errors import InvalidInput
 from gpssm.filters.kalman import Gaussian, System
-from gpssm.models.scaling import Scaling, moments
-from gpssm.plumbing.precision import double_precision
-from gpssm.plumbing.validation import training_data
-from gpssm.posteriors.history import History, Progress
-from gpssm.posteriors.linear import NOISE_FLOOR, LinearPosterior
-
-NDArray = np.ndarray
+from gpssm.methods.linear import LinearFit, LinearMethod, NDArray, Reported, observed_scaling
+from gpssm.posteriors.linear import NOISE_FLOOR
 
 
 @dataclass(frozen=True)
-class LastValue:
+class LastValue(LinearMethod):
     """Forecasts the last value seen of every channel, whatever the inputs."""
 
     name: str = "LastValue"
+    fixed: ClassVar[tuple[str, ...]] = (
+        "transition.weight",
+        "transition.bias",
+        "emission.weight",
+        "emission.bias",
+        "obs_noise.cov",
+    )
 
-    @double_precision
-    def fit(
-        self,
-        outputs: Any,
-        inputs: Any = None,
-        *,
-        seed: int = 0,
-        progress: bool | Callable[[Progress], None] = False,
-    ) -> LinearPosterior:
-        """Learn from `outputs` (T, dy), NaN where missing, or a list of such arrays; `inputs` are not used.
-
-        Nothing here is random or slow: `seed` and `progress` are those of every method.
-        """
-        ys, cs = training_data(outputs, inputs)
-        shift, scale = moments(ys)
-        scaling = Scaling(shift, scale, shift, scale, *moments(cs))
-        variances = _increment_variances([scaling.standardise_outputs(y) for y in ys])
-        eye = jnp.eye(len(shift))
-        prior = Gaussian(jnp.zeros_like(eye[0]), eye)  # of standardised outputs
-        posterior = LinearPosterior(
-            system=System(eye, jnp.diag(jnp.asarray(variances)), eye, jnp.zeros_like(eye[0]), jnp.zeros_like(eye)),
-            input_weight=np.zeros((len(shift), cs[0].shape[1])),
-            bias=np.zeros(len(shift)),
-            prior=prior,
-            scaling=scaling,
-            history=History(converged=True),
-            method=self.name,
-            final=prior,
-        )
-        return posterior.continued_from(ys[-1], cs[-1])
+    def learn(self, outputs: list[NDArray], inputs: list[NDArray], progress: Reported) -> LinearFit:
+        eye = jnp.eye(outputs[0].shape[1])
+        scaling = observed_scaling(outputs, inputs, len(eye))
+        variances = _increment_variances([scaling.standardise_outputs(y) for y in outputs])
+        system = System(eye, jnp.diag(jnp.asarray(variances)), eye, jnp.zeros_like(eye[0]), jnp.zeros_like(eye))
+        return LinearFit(system, Gaussian(jnp.zeros_like(eye[0]), eye), scaling)
 
 
 def _increment_variances(outputs: list[NDArray]) -> NDArray:

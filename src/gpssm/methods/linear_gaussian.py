@@ -5,7 +5,7 @@
 The first states are the outputs without their noise, the rest are hidden: every observable system
 with linearly independent outputs has such coordinates. A, B, b, a full Q and a diagonal R maximise
 the exact likelihood of the Kalman filter, missing samples included, with L-BFGS, over stable A:
-what is not stable cannot be run freely. It starts twice, from the subspace fit and from the line
+what is not stable cannot be run freely. It starts twice, from the subspace fit and from the linear model
 whose simulation is closest to the recordings, and goes on where the likelihood is larger. The
 state before the first sample has the prior N(0, I), in standardised units. What is left of the
 choice of hidden coordinates hardly matters to what is observed; a very wide Gaussian prior on the
@@ -13,37 +13,33 @@ parameters, around their start, keeps the optimiser from drifting there until nu
 digits.
 """
 
-import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 from scipy.optimize import minimize
 
 from gpssm.errors import InvalidInput
 from gpssm.filters import kalman
 from gpssm.filters.kalman import Gaussian, System
-from gpssm.models.scaling import Scaling, moments
+from gpssm.methods.linear import LinearFit, LinearMethod, NDArray, Reported, observed_scaling
 from gpssm.numerics.linalg import cholesky, solve_lower, solve_lower_transposed
-from gpssm.plumbing.compilation import CompileClock
-from gpssm.plumbing.precision import double_precision
-from gpssm.plumbing.validation import positive_int, training_data
+from gpssm.plumbing.validation import positive_int
 from gpssm.posteriors.history import History, Progress
-from gpssm.posteriors.linear import NOISE_FLOOR, LinearPosterior
-from gpssm.training import search, subspace
-from gpssm.training.progress import Watch, watcher
-
-NDArray = np.ndarray
+from gpssm.posteriors.linear import NOISE_FLOOR
+from gpssm.training import subspace
+from gpssm.training.linear_search import AUTO, enough_states, linear_models, stable
+from gpssm.training.progress import Watch, record, watcher
+from gpssm.training.recordings import Recordings, stack
 
 _FIRST_STEPS = 30  # from every start, before the better one goes on
 _ANCHOR = 1e-4  # precision of the prior around the start; parameters are of order one
-_REJECTED = 1e6  # nats per number: what a step that is not finite is told to have cost
+_REJECTED = 1e6  # nats per number: the cost of a step that is not finite
 
 
 class _Parameters(NamedTuple):
@@ -75,7 +71,7 @@ class _Parameters(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LinearGaussian:
+class LinearGaussian(LinearMethod):
     """Linear dynamics with hidden states.
 
     Args:
@@ -87,63 +83,29 @@ class LinearGaussian:
     state_dim: int = 4
     max_steps: int = 1000
     name: str = "LinearGaussian"
+    fixed: ClassVar[tuple[str, ...]] = ("initial_state.prior_mean", "emission.weight", "emission.bias")
 
     def __post_init__(self) -> None:
-        if self.state_dim != search.AUTO:
+        if self.state_dim != AUTO:
             positive_int("state_dim", self.state_dim)
         positive_int("max_steps", self.max_steps)
 
-    @double_precision
-    def fit(
-        self,
-        outputs: Any,
-        inputs: Any = None,
-        *,
-        seed: int = 0,
-        progress: bool | Callable[[Progress], None] = False,
-    ) -> LinearPosterior:
-        """Learn the model from a recording.
-
-        Args:
-            outputs: (T, dy), NaN where a value is missing; or a list of such arrays.
-            inputs: (T, dc) known inputs, the row that acts on the way to the same row of
-                `outputs`; or a list of such arrays.
-            seed: not used; nothing here is random.
-            progress: show a progress bar, or call this function after every iteration.
-        """
-        clock = CompileClock()
-        ys, cs = training_data(outputs, inputs)
-        if self.state_dim == search.AUTO:
-            order = search.enough_states(search.standardised(ys, cs)).state_dim
-            fitted = replace(self, state_dim=order).fit(outputs, inputs, seed=seed, progress=progress)
-            fitted.history.compile_seconds = clock.seconds
-            return fitted
-        self._check_size(ys, cs)
-        dx, dy = self.state_dim, ys[0].shape[1]
-        shift, scale = moments(ys)
-        hidden = dx - dy  # has no unit
-        scaling = Scaling(
-            np.pad(shift, (0, hidden)), np.pad(scale, (0, hidden), constant_values=1.0), shift, scale, *moments(cs)
-        )
-        standard = [scaling.standardise_outputs(y) for y in ys], [scaling.standardise_inputs(c) for c in cs]
+    def learn(self, outputs: list[NDArray], inputs: list[NDArray], progress: Reported) -> LinearFit:
+        if self.state_dim == AUTO:
+            order = enough_states(Recordings.standardised(outputs, inputs)).state_dim
+            return replace(self, state_dim=order).learn(outputs, inputs, progress)
+        self._check_size(outputs, inputs)
+        dx = self.state_dim
+        scaling = observed_scaling(outputs, inputs, dx)
+        ys, cs = [scaling.standardise_outputs(y) for y in outputs], [scaling.standardise_inputs(c) for c in inputs]
+        log_volume = sum(map(scaling.log_volume, outputs))
         with watcher(progress, self.name) as watch:
-            begun = [_maximise(first, ys, cs, scaling, _FIRST_STEPS, None) for first in _starts(*standard, dx)]
-            first, _ = max(begun, key=lambda course: course[1].best)
-            best, history = _maximise(first, ys, cs, scaling, self.max_steps, watch)
+            tried = [_maximise(first, ys, cs, log_volume, _FIRST_STEPS, None) for first in _initial(ys, cs, dx)]
+            first, _ = max(tried, key=lambda found: found[1].best)
+            best, history = _maximise(first, ys, cs, log_volume, self.max_steps, watch)
         prior = Gaussian(jnp.zeros(dx), jnp.eye(dx))
-        posterior = LinearPosterior(
-            system=jax.jit(_Parameters.system)(best),
-            input_weight=np.asarray(best.input_weight),
-            bias=np.asarray(best.bias),
-            prior=prior,
-            scaling=scaling,
-            history=history,
-            method=self.name,
-            final=prior,
-        )
-        posterior = posterior.continued_from(ys[-1], cs[-1])
-        history.compile_seconds = clock.seconds
-        return posterior
+        matrices = jax.jit(_Parameters.system)(best), prior, scaling
+        return LinearFit(*matrices, np.asarray(best.input_weight), np.asarray(best.bias), history)
 
     def _check_size(self, ys: list[NDArray], cs: list[NDArray]) -> None:
         dx, dy, dc = self.state_dim, ys[0].shape[1], cs[0].shape[1]
@@ -156,31 +118,28 @@ class LinearGaussian:
             raise InvalidInput(f"outputs: {seen} number(s); expected more than {parameters} for state_dim={dx}.")
 
 
-def _starts(outputs: list[NDArray], inputs: list[NDArray], state_dim: int) -> list[_Parameters]:
-    """The subspace fit, which looks one step ahead, and the line whose simulation is closest to the recordings.
+def _initial(outputs: list[NDArray], inputs: list[NDArray], state_dim: int) -> list[_Parameters]:
+    """The subspace fit, which looks one step ahead, and the linear model whose simulation is closest to the recordings.
 
     Where poles lie near the unit circle the first is far from the second, and L-BFGS does not find the way.
     """
-    data, dy = search.Data.of(outputs, inputs, hold_back=False), outputs[0].shape[1]
+    data, dy = Recordings.of(outputs, inputs, hold_back=False), outputs[0].shape[1]
     near = subspace.identify(outputs, inputs, state_dim)
-    (far,) = search.lines(data, (state_dim,))
+    (far,) = linear_models(data, (state_dim,))
     linear = far.fit.skeleton.linear
     simulated = [x[: len(y)] for x, y in zip(far.fit.states, outputs, strict=True)]
     seen = [np.hstack([subspace.fill(y), x[:, dy:]]) for y, x in zip(outputs, simulated, strict=True)]
-    return [_start(*near, inputs, dy), _start(linear[:, :-1], linear[:, -1], seen, inputs, dy)]
+    return [_stable(*near, inputs, dy), _stable(linear[:, :-1], linear[:, -1], seen, inputs, dy)]
 
 
-def _start(
+def _stable(
     weight: NDArray, bias: NDArray, states: list[NDArray], inputs: list[NDArray], output_dim: int
 ) -> _Parameters:
     """A linear model, made stable, with its residuals one step ahead shared out between the two noises."""
     dx = len(bias)
-    a = search.stable(weight[:, :dx])
+    a = stable(weight[:, :dx])
     weight = np.column_stack([a, weight[:, dx:]])
-    residuals = np.concatenate(
-        [x[1:] - np.hstack([x[:-1], c[1:]]) @ weight.T - bias for x, c in zip(states, inputs, strict=True)]
-    )
-    variances = np.maximum(np.mean(residuals**2, axis=0), 1e-4)
+    variances = np.maximum(np.mean(subspace.residuals(weight, bias, states, inputs) ** 2, axis=0), 1e-4)
     root = np.diag(0.5 * np.log(0.5 * variances))
     matrices = (*_contraction(a), weight[:, dx:], bias, root, np.log(0.5 * variances[:output_dim]))
     return _Parameters(*map(jnp.asarray, matrices))
@@ -196,17 +155,15 @@ def _contraction(a: NDArray) -> tuple[NDArray, NDArray]:
 
 
 def _maximise(
-    first: _Parameters, ys: list[NDArray], cs: list[NDArray], scaling: Scaling, max_steps: int, watch: Watch | None
+    first: _Parameters, ys: list[NDArray], cs: list[NDArray], log_volume: float, max_steps: int, watch: Watch | None
 ) -> tuple[_Parameters, History]:
-    """The most probable parameters that L-BFGS evaluated, and its course."""
+    """The most probable parameters that L-BFGS evaluated on standardised recordings, and its course."""
     longest = max(map(len, ys))
-    outputs = jnp.asarray(search.stack([scaling.standardise_outputs(y) for y in ys], longest, np.nan))
-    inputs = jnp.asarray(search.stack([scaling.standardise_inputs(c) for c in cs], longest, 0.0))
+    outputs, inputs = jnp.asarray(stack(ys, longest, np.nan)), jnp.asarray(stack(cs, longest, 0.0))
     size = sum(int(np.sum(~np.isnan(y))) for y in ys)
-    log_volume = sum(scaling.log_volume(y) for y in ys)
-    shapes = tuple(part.shape for part in first)
     started, history = time.perf_counter(), History()
-    start = np.concatenate([np.ravel(part) for part in first])
+    flat_first, unflatten = ravel_pytree(first)
+    start = np.asarray(flat_first)
     best_value, best = np.inf, start
 
     def anchor(flat: NDArray) -> float:
@@ -214,7 +171,7 @@ def _maximise(
 
     def loss(flat: NDArray) -> tuple[float, NDArray]:
         nonlocal best_value, best
-        value, gradient = map(np.asarray, _loss(flat, outputs, inputs, shapes=shapes))
+        value, gradient = map(np.asarray, _loss(flat, first, outputs, inputs))
         if not (np.isfinite(value) and np.isfinite(gradient).all()):
             return _REJECTED, np.zeros_like(flat)
         total = float(value) + anchor(flat)
@@ -222,41 +179,27 @@ def _maximise(
             best_value, best = total, flat.copy()
         return total / size, (gradient + _ANCHOR * (flat - start)) / size
 
-    def record(_: NDArray) -> None:
-        objective, terms = -best_value - log_volume, {"prior": -anchor(best)}
-        terms["likelihood"] = objective - terms["prior"]
-        history.step.append(len(history.step) + 1)
-        history.elbo.append(objective)
-        for name, term in terms.items():
-            history.terms.setdefault(name, []).append(term)
-        history.seconds.append(time.perf_counter() - started)
-        if watch is not None:
-            watch(Progress(history.step[-1], max_steps, "learning", objective, terms, history.seconds[-1], ()))
+    def report(_: NDArray) -> None:
+        objective, prior = -best_value - log_volume, -anchor(best)
+        terms, seconds = {"prior": prior, "likelihood": objective - prior}, time.perf_counter() - started
+        step = len(history.step) + 1
+        record(history, Progress(step, max_steps, "learning", objective, terms, seconds, ()), watch)
 
     result = minimize(
-        loss, best, jac=True, method="L-BFGS-B", callback=record,
+        loss, best, jac=True, method="L-BFGS-B", callback=report,
         options={"maxiter": max_steps, "maxcor": 20, "ftol": 1e-9, "gtol": 1e-6},
     )  # fmt: skip
     history.converged, history.best = bool(result.success), -best_value - log_volume
-    return _unflatten(jnp.asarray(best), shapes), history
+    return unflatten(jnp.asarray(best)), history
 
 
-def _unflatten(flat: Float[Array, " n"], shapes: tuple[tuple[int, ...], ...]) -> _Parameters:
-    ends = np.cumsum([math.prod(shape) for shape in shapes])
-    return _Parameters(*(part.reshape(s) for part, s in zip(jnp.split(flat, ends[:-1]), shapes, strict=True)))
-
-
-@partial(jax.jit, static_argnames="shapes")
+@jax.jit
 @jax.value_and_grad
 def _loss(
-    flat: Float[Array, " n"],
-    outputs: Float[Array, "b t dy"],
-    inputs: Float[Array, "b t dc"],
-    *,
-    shapes: tuple[tuple[int, ...], ...],
+    flat: Float[Array, " n"], like: _Parameters, outputs: Float[Array, "b t dy"], inputs: Float[Array, "b t dc"]
 ) -> Float[Array, ""]:
     """Minus the log-likelihood of recordings that may end in missing samples. Cost O(b T dx^3)."""
-    parameters = _unflatten(flat, shapes)
+    parameters = ravel_pytree(like)[1](flat)
     system, dx = parameters.system(), parameters.bias.shape[0]
     offsets = inputs @ parameters.input_weight.T + parameters.bias
     prior = Gaussian(jnp.zeros(dx), jnp.eye(dx))

@@ -13,6 +13,6 @@ from gpssm.methods.prssm import PRSSM
 
 @dataclass(frozen=True)
 class ODGPSSM(PRSSM):
-    """PRSSM with mixed GPs; W begins as the identity."""
+    """PRSSM with mixed GPs; W is the identity before training."""
 
     mixed: bool = field(default=True, kw_only=True)

@@ -10,14 +10,14 @@ enter through the bound alone:
 The expectation is taken over sampled trajectories ("doubly stochastic"). As in the paper, long
 recordings are cut into windows and q(x_0) of each is read from its first samples by a recognition
 network. Where the paper leaves room, what is best for the method: u is sampled once per trajectory
-and not anew at every step (Ialongo et al. 2019 call the latter a flaw), the linear mean function,
+and not again at every step (Ialongo et al. 2019 call the latter a flaw), the linear mean function,
 start values and optimiser are those of EnVI, and a fitted model is filtered by the ensemble Kalman
 filter, so that a forecast starts from a state that has seen the data.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 from gpssm.filters import ensemble
 from gpssm.methods.base import GPMethod, Learner
 from gpssm.models.gpssm import GPSSM
-from gpssm.training import initialisation
+from gpssm.training.problem import Initialisation, Problem
 from gpssm.training.recognition import Recognition
 from gpssm.training.unrolled import by_time, expected_log_density, noise_by_time, unroll
 from gpssm.training.windows import Windows
@@ -38,21 +38,14 @@ SAMPLED = ensemble.Options(update="sqrt")  # no observation is perturbed here
 Score = Callable[[GPSSM, tuple[Array, Array], Float[Array, "n dx"], Float[Array, " dy"]], Float[Array, ""]]
 
 
-class Settings(NamedTuple):
-    """What the compiled objective is built for."""
-
-    num_samples: int
-
-
 def elbo(
-    learner: Learner, carry: Array, windows: Windows, key: Array, settings: Settings
+    learner: Learner, carry: Array, windows: Windows, key: Array, num_samples: int
 ) -> tuple[Float[Array, ""], tuple[Array, dict[str, Array]]]:
-    """The bound, from `settings.num_samples` trajectories in every window."""
+    """The bound, from `num_samples` trajectories in every window."""
     model = learner.model
     key_u, key_x0, key_noise = jax.random.split(key, 3)
     q_x0 = learner.states(windows)
-    shape = (len(q_x0.mean), settings.num_samples, model.state_dim)
-    starts = q_x0.members(jax.random.normal(key_x0, shape, q_x0.mean.dtype))
+    starts = q_x0.draw(key_x0, num_samples)
     scores = trajectory_scores(model, starts, windows, key_u, key_noise, _expected)
     likelihood = jnp.sum(scores) - windows.log_volume
     kl_u, kl_x0 = model.transition.kl(), q_x0.kl(model.initial_state)
@@ -87,19 +80,15 @@ class PRSSM(GPMethod):
 
     num_samples: int = field(default=16, kw_only=True)
 
-    _COUNTS = (*GPMethod._COUNTS, ("num_samples", 1))
+    _COUNTS = GPMethod._COUNTS | {"num_samples": 1}
     objective = staticmethod(elbo)
 
-    def learner(self, begun: initialisation.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
-        dims = (self.state_dim, windows.outputs.shape[-1], windows.inputs.shape[-1])
-        return Learner(begun.model, Recognition.start(key, *dims)), jnp.zeros(())
+    def learner(self, problem: Problem, key: Array) -> tuple[Learner, Any]:
+        return Learner(problem.model, Recognition.start(key, *problem.dims)), jnp.zeros(())
 
-    def settings(self, begun: initialisation.Start, hidden: bool) -> Settings:
-        return Settings(self.num_samples)
+    def settings(self, initial: Initialisation) -> int:
+        return self.num_samples
 
-    def default_window(self, begun: initialisation.Start, hidden: bool) -> int:
-        """Short where the state is seen: nothing pulls a trajectory back, and on kink five steps lose it."""
-        return 50 if hidden else 5
-
-    def default_restarts(self, hidden: bool) -> int:
-        return 3 if hidden else 1
+    def default_window(self, initial: Initialisation) -> int:
+        """Short where the state is seen: nothing pulls a trajectory back, and on kink it diverges within five steps."""
+        return 50 if initial.hidden else 5

@@ -47,8 +47,8 @@ METHODS = SYSTEMS | BASELINES
 ONLINE: dict[str, Entry] = {
     "OEnVI": Entry("gpssm.online.oenvi.method", "OEnVI"),
     "RGPSSM": Entry("gpssm.online.rgpssm", "RGPSSM"),
-    "SVMC": Entry("gpssm.online.svmc", "SVMC"),
-    "VJF": Entry("gpssm.online.vjf", "VJF"),
+    "SVMC": Entry("gpssm.online.svmc.method", "SVMC"),
+    "VJF": Entry("gpssm.online.vjf.method", "VJF"),
 }
 
 
@@ -60,6 +60,11 @@ def build(name: str, **choices: Any) -> Any:
 def build_online(name: str, **choices: Any) -> Any:
     """The online method called `name`, with these choices; it has a `start`."""
     return _build(name, ONLINE, choices)
+
+
+def online_method(name: str) -> Any:
+    """The class of the online method called `name`."""
+    return _load(_find(name, ONLINE)[1])
 
 
 def choices(name: str) -> tuple[str, ...]:

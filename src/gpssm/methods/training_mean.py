@@ -5,53 +5,31 @@
 Mean and variance of every channel over the training recordings. Nothing that happens changes it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import jax.numpy as jnp
-import numpy as np
 
 from gpssm.filters.kalman import Gaussian, System
-from gpssm.models.scaling import Scaling, moments
-from gpssm.plumbing.precision import double_precision
-from gpssm.plumbing.validation import training_data
-from gpssm.posteriors.history import History, Progress
-from gpssm.posteriors.linear import LinearPosterior
+from gpssm.methods.linear import LinearFit, LinearMethod, NDArray, Reported, observed_scaling
 
 
 @dataclass(frozen=True)
-class TrainingMean:
+class TrainingMean(LinearMethod):
     """Forecasts the mean of the training outputs, whatever the inputs."""
 
     name: str = "TrainingMean"
+    fixed: ClassVar[tuple[str, ...]] = (
+        "transition.weight",
+        "transition.bias",
+        "process_noise.cov",
+        "emission.weight",
+        "emission.bias",
+    )
 
-    @double_precision
-    def fit(
-        self,
-        outputs: Any,
-        inputs: Any = None,
-        *,
-        seed: int = 0,
-        progress: bool | Callable[[Progress], None] = False,
-    ) -> LinearPosterior:
-        """Learn from `outputs` (T, dy), NaN where missing, or a list of such arrays; `inputs` are not used.
-
-        Nothing here is random or slow: `seed` and `progress` are those of every method.
-        """
-        ys, cs = training_data(outputs, inputs)
-        shift, scale = moments(ys)
+    def learn(self, outputs: list[NDArray], inputs: list[NDArray], progress: Reported) -> LinearFit:
         # Standardised outputs have mean 0 and variance 1. The state is the mean: known, and constant.
-        eye = jnp.eye(len(shift))
+        eye = jnp.eye(outputs[0].shape[1])
         known = Gaussian(jnp.zeros_like(eye[0]), jnp.zeros_like(eye))
-        posterior = LinearPosterior(
-            system=System(eye, jnp.zeros_like(eye), eye, jnp.zeros_like(eye[0]), eye),
-            input_weight=np.zeros((len(shift), cs[0].shape[1])),
-            bias=np.zeros(len(shift)),
-            prior=known,
-            scaling=Scaling(shift, scale, shift, scale, *moments(cs)),
-            history=History(converged=True),
-            method=self.name,
-            final=known,
-        )
-        return posterior.continued_from(ys[-1], cs[-1])
+        system = System(eye, jnp.zeros_like(eye), eye, jnp.zeros_like(eye[0]), eye)
+        return LinearFit(system, known, observed_scaling(outputs, inputs, len(eye)))

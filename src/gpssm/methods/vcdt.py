@@ -2,22 +2,22 @@
 
     q(x_t | f_t) = N(A_t f_t + b_t, S_t),    f_t ~ p(f_t | x_{t-1}, u),    u ~ q(u)
 
-The states' posterior depends on f: each step begins where the learned transition leads and is then
+The states' posterior depends on f: each step starts where the learned transition leads and is then
 corrected by a linear map of its own.
 
     maximise  sum_t E_q[ log N(y_t | C x_t, R) - KL[N(A_t f_t + b_t, S_t) || N(f_t, Q)] ]
               - KL[q(x_0) || p(x_0)] - KL[q(u) || p(u)]
 
 Two forms of (A_t, b_t, S_t): free parameters for every time step, or read from the recording by a
-bidirectional recurrent network (`amortised=True`). Both begin as the Kalman update of the start
-values, A = I - K C, b_t = K (y_t - d), S = (I - K C) Q, which is where the paper's own discussion of
-the optimum leads; where an output is missing they begin as the transition itself. Windows of a long
-recording begin where their left neighbours ended one iteration earlier, as in EnVI. A fitted model is
+bidirectional recurrent network (`amortised=True`). Both are initialised as the Kalman update of the initial
+model, A = I - K C, b_t = K (y_t - d), S = (I - K C) Q, which is where the paper's own discussion of
+the optimum leads; where an output is missing they are the transition itself. Windows of a long
+recording start where their left neighbours ended one iteration earlier, as in EnVI. A fitted model is
 filtered by the ensemble Kalman filter.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -34,7 +34,8 @@ from gpssm.numerics.networks import BidirectionalGRU, Dense, readable, readable_
 from gpssm.numerics.parameters import Leaf, as_array, parameter
 from gpssm.training import initialisation
 from gpssm.training.contraction import contracted
-from gpssm.training.unrolled import by_time, expected_log_density, noise_by_time, unroll
+from gpssm.training.problem import Initialisation, Problem
+from gpssm.training.unrolled import by_time, continued, expected_log_density, noise_by_time, unroll, window_starts
 from gpssm.training.windows import Windows
 
 _WIDTH = 16  # of the recurrent network, in each direction
@@ -52,7 +53,7 @@ class Gates(eqx.Module):
 
 
 class AmortisedGates(eqx.Module):
-    """A network's correction to the gates that a fit begins with."""
+    """A network's correction to the initial gates."""
 
     reader: BidirectionalGRU
     head: Dense
@@ -75,10 +76,9 @@ def elbo(
     learner: Learner, carry: Float[Array, "b n dx"], windows: Windows, key: Array, contract: bool
 ) -> tuple[Float[Array, ""], tuple[Float[Array, "b n dx"], dict[str, Array]]]:
     """The bound, from as many trajectories as `carry` has members in every window."""
-    model, initial = contracted(learner.model) if contract else learner.model, learner.model.initial_state
+    model = contracted(learner.model) if contract else learner.model
     key_u, key_x0, key_noise = jax.random.split(key, 3)
-    first = initial.members(jax.random.normal(key_x0, (len(initial.mean), *carry.shape[1:]), carry.dtype))
-    starts = jnp.where((windows.left < 0)[:, None, None], first[windows.sequence], carry)
+    starts = window_starts(model, windows, carry, key_x0)
     noise, _ = noise_by_time(key_noise, model, starts, windows, SAMPLED, full=True)
     chol_q = jnp.linalg.cholesky(model.process_noise.covariance)
 
@@ -98,11 +98,10 @@ def elbo(
     columns = (*map(by_time, (windows.outputs, windows.active)), noise, *map(by_time, learner.states(windows)))
     ends, scores = unroll(model, starts, windows, key_u, columns, one)
     value, divergence = jnp.sum(scores, axis=(0, 1))
-    kl_u, kl_x0 = model.transition.kl(), initial.kl()
+    kl_u, kl_x0 = model.transition.kl(), model.initial_state.kl()
     value = value - windows.log_volume
-    continued = jnp.where((windows.left < 0)[:, None, None], carry, ends[windows.left])
     terms = {"likelihood": value + divergence, "KL(x)": divergence, "KL(u)": kl_u, "KL(x0)": kl_x0}
-    return value - kl_u - kl_x0, (jax.lax.stop_gradient(continued), terms)
+    return value - kl_u - kl_x0, (continued(windows, carry, ends), terms)
 
 
 def _divergence(
@@ -115,14 +114,11 @@ def _divergence(
     return 0.5 * (jnp.sum(scale**2) + distance - shift.shape[1]) - log_det
 
 
-class _Begun(NamedTuple):
-    weight: np.ndarray
-    bias: np.ndarray
-    chol: np.ndarray
+def kalman_gates(model: GPSSM, windows: Windows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A, b and the Cholesky factor of S of a Kalman update whose prediction has covariance Q, at every time step.
 
-
-def kalman_gates(model: GPSSM, windows: Windows) -> _Begun:
-    """The update of a Kalman filter whose prediction has covariance Q, at every time step; without one, f itself."""
+    Where an output is missing, f itself.
+    """
     outputs = np.asarray(windows.outputs)
     dx, (count, length) = model.state_dim, outputs.shape[:2]
     q, r = np.asarray(model.process_noise.covariance), np.asarray(model.obs_noise.covariance)
@@ -135,7 +131,7 @@ def kalman_gates(model: GPSSM, windows: Windows) -> _Begun:
         weight[seen] = np.eye(dx) - gain @ c
         bias[seen] = (outputs[seen] - d) @ gain.T
         chol[seen] = np.linalg.cholesky(q - gain @ c @ q)
-    return _Begun(weight, bias, chol)
+    return weight, bias, chol
 
 
 @dataclass(frozen=True)
@@ -151,33 +147,25 @@ class VCDT(GPMethod):
     amortised: bool = field(default=False, kw_only=True)
     num_samples: int = field(default=16, kw_only=True)
 
-    _COUNTS = (*GPMethod._COUNTS, ("num_samples", 1))
+    _COUNTS = GPMethod._COUNTS | {"num_samples": 1}
     objective = staticmethod(elbo)
 
-    def learner(self, begun: initialisation.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
+    def learner(self, problem: Problem, key: Array) -> tuple[Learner, Any]:
         key_carry, key_reader, key_head = jax.random.split(key, 3)
-        carry = initialisation.ensembles(begun, windows, self.num_samples, key_carry, jnp.dtype(self.dtype))
-        gates = kalman_gates(begun.model, windows)
+        carry = initialisation.ensembles(problem, self.num_samples, key_carry, jnp.dtype(self.dtype))
+        gates = kalman_gates(problem.model, problem.windows)
         if not self.amortised:
-            return Learner(begun.model, Gates(*gates)), carry
-        dx = self.state_dim
-        read = readable_width(windows.outputs.shape[-1], windows.inputs.shape[-1])
-        reader = BidirectionalGRU.start(key_reader, read, _WIDTH)
+            return Learner(problem.model, Gates(*gates)), carry
+        dx, dy, dc = problem.dims
+        reader = BidirectionalGRU.start(key_reader, readable_width(dy, dc), _WIDTH)
         head = Dense.start(key_head, 2 * _WIDTH, dx * dx + 2 * dx, scale=0.01)
-        return Learner(begun.model, AmortisedGates(reader, head, *gates)), carry
+        return Learner(problem.model, AmortisedGates(reader, head, *gates)), carry
 
-    def settings(self, begun: initialisation.Start, hidden: bool) -> bool:
-        """Whether the linear mean function is kept a contraction. A network repeats the mistakes of f at every time
-        step alike, and corrects them: on one series all starts ended with unstable models.
+    def settings(self, initial: Initialisation) -> bool:
+        return self.contracts(initial)
+
+    def contracts(self, initial: Initialisation) -> bool:
+        """A network repeats the mistakes of f at every time step alike, and corrects them: on one series all restarts
+        ended with unstable models.
         """
-        return self._contracts(hidden)
-
-    def finished(self, learner: Learner, hidden: bool) -> Learner:
-        """What was trained as a contraction is returned as one."""
-        return Learner(contracted(learner.model), learner.states) if self._contracts(hidden) else learner
-
-    def _contracts(self, hidden: bool) -> bool:
-        return hidden and self.amortised and self.mean == "linear"
-
-    def default_restarts(self, hidden: bool) -> int:
-        return 3 if hidden else 1
+        return initial.hidden and self.amortised and self.mean == "linear"

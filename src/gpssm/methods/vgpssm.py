@@ -17,12 +17,10 @@ Where the paper leaves room, what is best for the method:
 - the network reads a long recording in windows, with some samples of their neighbours, but the
   chain is not cut: a window starts where its left neighbour ends, so that this is the bound of the
   whole recording, with one x_0;
-- q begins at the least-squares state of y_t where there is one, and what is not seen decays; what the
-  network adds to this begins small;
-- where states are hidden, the linear mean function is kept a contraction. The bound looks one step
-  ahead and is blind to a mode that grows by some per cent per step, with which a free run over
-  hundreds of steps explodes; a contraction plus a GP is bounded. Any stable linear system is one in
-  suitable hidden coordinates;
+- q is initialised at the least-squares state of y_t where there is one, and what is not seen decays; what
+  the network adds to this is small at first;
+- where states are hidden, the linear mean function is kept a contraction (`training.contraction`): the bound
+  looks one step ahead;
 - the mean function itself, start values and optimiser are those of EnVI, and a fitted model is
   filtered by the ensemble Kalman filter, so that a forecast starts from a state that has seen the data.
 """
@@ -41,9 +39,9 @@ from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, InitialState
 from gpssm.numerics.networks import BidirectionalGRU, Dense, readable, readable_width
 from gpssm.numerics.parameters import Leaf, parameter
-from gpssm.training import initialisation
 from gpssm.training.contraction import contracted
 from gpssm.training.optimiser import Objective
+from gpssm.training.problem import Initialisation, Problem
 from gpssm.training.unrolled import by_time, expected_log_density
 from gpssm.training.windows import Windows
 
@@ -94,8 +92,8 @@ class Chain(eqx.Module):
 
         def between(end: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
             left, fresh, slope, rest = now
-            begin = jnp.where(left < 0, fresh, end)
-            return begin @ slope.T + rest, begin
+            start = jnp.where(left < 0, fresh, end)
+            return start @ slope.T + rest, start
 
         _, starts = jax.lax.scan(between, fresh[0], (jnp.asarray(windows.left), fresh, slopes[-1], rests[-1]))
         after = jnp.einsum("wbij,bnj->bwni", slopes, starts) + by_time(rests)
@@ -168,7 +166,7 @@ class ChainNetwork(eqx.Module):
         return states[:, context:-context]
 
 
-class Settings(NamedTuple):
+class VGPSSMSettings(NamedTuple):
     """What the compiled objective is built for."""
 
     num_samples: int
@@ -221,7 +219,7 @@ def _step_divergences(
     inputs = jnp.asarray(windows.inputs)[:, :, None]
     rows = jnp.concatenate([before, jnp.broadcast_to(inputs, (*before.shape[:-1], inputs.shape[-1]))], axis=-1)
     mean, spread = model.transition.marginal()(rows.reshape(-1, rows.shape[-1]))
-    # Mixed GPs tell a factor of V, of which the diagonal is needed: Q is diagonal.
+    # Mixed GPs return a factor of V, of which the diagonal is needed: Q is diagonal.
     variance = jnp.sum(spread**2, axis=-1) if spread.ndim == 3 else spread
     mean, variance = mean.reshape(before.shape), variance.reshape(before.shape)
     q = model.process_noise.factor
@@ -238,7 +236,7 @@ def read_terms(learner: Learner, windows: Windows, key: Array, num_samples: int,
 
 
 def elbo(
-    learner: Learner, carry: Array, windows: Windows, key: Array, settings: Settings
+    learner: Learner, carry: Array, windows: Windows, key: Array, settings: VGPSSMSettings
 ) -> tuple[Float[Array, ""], tuple[Array, dict[str, Array]]]:
     """The bound."""
     parts = read_terms(learner, windows, key, settings.num_samples, settings.contract)
@@ -258,22 +256,15 @@ class VGPSSM(GPMethod):
     width: int = field(default=16, kw_only=True)
     name: str = field(default="vGPSSM", kw_only=True)
 
-    _COUNTS: ClassVar[tuple[tuple[str, int], ...]] = (*GPMethod._COUNTS, ("num_samples", 1), ("width", 1))
+    _COUNTS = GPMethod._COUNTS | {"num_samples": 1, "width": 1}
     objective: ClassVar[Objective] = staticmethod(elbo)
 
-    def learner(self, begun: initialisation.Start, windows: Windows, key: Array) -> tuple[Learner, Any]:
-        dims = (windows.outputs.shape[-1], windows.inputs.shape[-1])
-        return Learner(begun.model, ChainNetwork.start(key, begun.model, dims, self.width)), jnp.zeros(())
+    def learner(self, problem: Problem, key: Array) -> tuple[Learner, Any]:
+        states = ChainNetwork.start(key, problem.model, problem.dims[1:], self.width)
+        return Learner(problem.model, states), jnp.zeros(())
 
-    def settings(self, begun: initialisation.Start, hidden: bool) -> Any:
-        return Settings(self.num_samples, self._contracts(hidden))
+    def settings(self, initial: Initialisation) -> Any:
+        return VGPSSMSettings(self.num_samples, self.contracts(initial))
 
-    def finished(self, learner: Learner, hidden: bool) -> Learner:
-        """What was trained as a contraction is returned as one."""
-        return Learner(contracted(learner.model), learner.states) if self._contracts(hidden) else learner
-
-    def _contracts(self, hidden: bool) -> bool:
-        return hidden and self.mean == "linear"
-
-    def default_restarts(self, hidden: bool) -> int:
-        return 3 if hidden else 1
+    def contracts(self, initial: Initialisation) -> bool:
+        return initial.hidden and self.mean == "linear"

@@ -5,8 +5,12 @@ series have, the same factor written out as scalar arithmetic is several times f
 and backward. Larger matrices go to LAPACK.
 """
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
+import numpy as np
 from jaxtyping import Array, Float
 
 _UNROLL = 4
@@ -64,3 +68,14 @@ def gaussian_log_density(whitened: Float[Array, " n"], chol: Float[Array, "n n"]
     """
     log_det = jnp.sum(jnp.log(jnp.diagonal(chol)))
     return -0.5 * (jnp.sum(whitened**2) + count * jnp.log(2 * jnp.pi)) - log_det
+
+
+def symmetric_root(cov: Any) -> Any:
+    """The symmetric S with S S = `cov` (..., n, n), in NumPy or JAX as `cov` is. Cost O(n^3).
+
+    The covariance may be singular, and a little indefinite from rounding. Eigenvectors alone would be a root, too,
+    but rounding decides their signs, and with them all draws.
+    """
+    xp: Any = jnp if isinstance(cov, jax.Array) else np
+    values, vectors = xp.linalg.eigh(cov)
+    return vectors * xp.sqrt(xp.maximum(values, 0.0))[..., None, :] @ xp.swapaxes(vectors, -1, -2)

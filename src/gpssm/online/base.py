@@ -1,61 +1,116 @@
-"""What all methods have in common that learn live: a known emission, and units from the first samples.
+"""What an online method is, and what those with a known emission have in common.
 
-An online method is a frozen dataclass on `OnlineStateSpace` that adds what is abstract there.
+A method is a frozen dataclass on `OnlineMethod`, in one file, and one line in `gpssm.methods.registry`. Its `step` is a
+pure function, compiled once; the `gpssm.online.stream.Stream` that `start()` returns is what a user holds.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, get_type_hints
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
 from gpssm.models.emission import FunctionEmission, LinearEmission
-from gpssm.online.stream import Info, Stream
+from gpssm.online.units import Units, measure
 from gpssm.plumbing.contents import shape
 from gpssm.plumbing.validation import VariancesLike, matrix, positive_int, variances
 from gpssm.posteriors.posterior import Posterior
-from gpssm.training import subspace
+
+if TYPE_CHECKING:
+    from gpssm.online.stream import Stream
 
 NDArray = np.ndarray
-T = TypeVar("T")
 EmissionLike = Literal["observed"] | np.ndarray | Callable[[Array], Array]
 
 
-class Units(NamedTuple):
-    """Where the data live and on what scale, in the user's units, d = dx + dc."""
+class Info(NamedTuple):
+    """What a step reports: the filtered state, and the prediction that was made before the sample was seen."""
 
-    emission: LinearEmission | FunctionEmission
-    steps: Float[NDArray, " k"]
-    """Mean square of one step of every state whose transition is learned: the unit of f(x) - x and of Q."""
-    shift: Float[NDArray, " d"]
-    scale: Float[NDArray, " d"]
-    """Mean and spread of the states and inputs: the unit of length scales."""
-    obs_noise: Float[NDArray, " dy"]
-    """Variances as given, or roughly."""
+    state_mean: Float[Array, " dx"]
+    state_cov: Float[Array, "dx dx"]
+    predicted_mean: Float[Array, " dy"]
+    predicted_std: Float[Array, " dy"]
+    log_score: Float[Array, ""]
+    """Log-density of what was seen of the sample under that prediction."""
 
-    def linear_prior(self, state_dim: int, strength: float) -> Float[NDArray, "f f"]:
-        """Covariance of the weights of `[(s - shift) / scale, 1]` in a row of W, for a step of size one.
 
-        A state that is one unit from the centre, an input likewise, moves f(x) - x by `strength` steps. The past
-        counts by its differences, x_{t-1} - x_{t-2} and so on, which are steps themselves: in other coordinates
-        a system that goes on as it went would need weights many steps large.
-        """
-        learned = len(self.steps)
-        basis = np.eye(len(self.scale) + 1)
-        for past in range(learned, state_dim):
-            per_step = self.scale[past] / np.sqrt(self.steps[past % learned])
-            basis[past, past], basis[past - learned, past] = -per_step, per_step
-        return strength**2 * basis @ basis.T
+class OnlineMethod(ABC):
+    """A method that sees every sample once. What is static or of the class is pure: all that it needs is in `state`,
+    a tree of arrays that `initial_state` makes and `step` replaces. Everything is in the user's units.
+    """
+
+    state_dim: int
+    name: str
+    warm_up: int = 10
+    """Samples that are looked at before the first one is learned from."""
+    input_lags: int = 1
+    """How many of the last inputs act on f; the `c` of `step` holds the newest first."""
+    trial: int = 0
+    """Samples after which `settled` is called, or 0."""
+
+    def start(self, seed: int = 0) -> "Stream":
+        """A stream that has seen nothing yet."""
+        from gpssm.online.stream import Stream
+
+        return Stream(self, seed=seed)
+
+    @classmethod
+    def continuing(cls, posterior: Posterior, num_inducing: int = 40, *, seed: int = 0) -> "Stream":
+        """A stream that starts where the recording of a fit ended, if the method can go on from a fitted model."""
+        raise InvalidInput(f"method: {cls.__name__} cannot go on from a fitted model; expected OEnVI, or no model.")
+
+    @classmethod
+    def state_type(cls) -> Any:
+        """Of what `initial_state` returns: what a saved stream may hold."""
+        return get_type_hints(cls.initial_state)["return"]
+
+    @abstractmethod
+    def initial_state(self, outputs: NDArray, inputs: NDArray) -> Any:
+        """The state to start from, given the first samples (t, dy) and (t, dc), from which `step` learns afterwards."""
+
+    @staticmethod
+    @abstractmethod
+    def step(key: Array, state: Any, y: Array, c: Array) -> tuple[Any, Info]:
+        """Predict the sample `y` (dy,), NaN where missing, after the input `c` (dc,); learn from it."""
+
+    @staticmethod
+    @abstractmethod
+    def paths(key: Array, state: Any, inputs: Array, num_paths: int) -> tuple[Array, Array]:
+        """States (paths, horizon, dx) and outputs (paths, horizon, dy) from here on."""
+
+    @staticmethod
+    def transition(state: Any, x: Array) -> tuple[Array, Array]:
+        """Mean and variance (n, dx) of f at the rows of `x` (n, dx + dc), if the method learns one."""
+        raise InvalidInput("transition: this method learns no f; use its forecast.")
+
+    @staticmethod
+    def process_noise(state: Any) -> Array:
+        """Variances (dx,) of the process noise, if the method learns them."""
+        raise InvalidInput("process_noise: this method learns none; use its forecast.")
+
+    @staticmethod
+    def posterior(state: Any) -> Posterior:
+        """The state read back as an ordinary fitted model, where there is one."""
+        raise InvalidInput("posterior: only a stream of OEnVI can be read back as a fitted model; use its forecast.")
+
+    def settled(self, state: Any) -> Any:
+        """The state to go on with after the trial."""
+        return state
+
+    def check(self, output_dim: int, input_dim: int) -> None:  # noqa: B027
+        """Refuse data that the method cannot be used for."""
+
+    def guess(self, output: NDArray) -> NDArray:
+        """A rough state (dx,) from one sample (dy,), for the warm-up; NaN where nothing is known."""
+        return np.full(self.state_dim, np.nan)
 
 
 @dataclass(frozen=True)
-class OnlineStateSpace(ABC):
-    """A method that sees every sample once; `start()` gives a stream that is ready to learn.
+class OnlineStateSpace(OnlineMethod):
+    """A state space with a known emission; `start()` gives a stream that is ready to learn.
 
     Args:
         state_dim: dimension of the state.
@@ -75,62 +130,23 @@ class OnlineStateSpace(ABC):
     warm_up: int = 10
     name: str = ""
 
+    counts: ClassVar[dict[str, int]] = {}
+    """The method's own whole numbers and the least that each may be."""
+
     def __post_init__(self) -> None:
-        for argument, least in (("state_dim", 1), ("input_lags", 1), ("warm_up", 3), *self.counts):
+        for argument, least in {"state_dim": 1, "input_lags": 1, "warm_up": 3, **self.counts}.items():
             object.__setattr__(self, argument, positive_int(argument, getattr(self, argument), least))
         if isinstance(self.emission, str) and self.emission != "observed":
             raise InvalidInput(f"emission: expected 'observed', a matrix C or a function, got {self.emission!r}.")
 
     @property
-    def counts(self) -> tuple[tuple[str, int], ...]:
-        """The method's own whole numbers and the least that each may be."""
-        return ()
-
-    @property
-    def trial(self) -> int:
-        """Samples after which `settled` is called: never."""
-        return 0
-
-    def start(self, seed: int = 0) -> Stream:
-        """A stream that has seen nothing yet."""
-        return Stream(self, seed=seed)
-
-    @abstractmethod
-    def begin(self, outputs: NDArray, inputs: NDArray) -> Any:
-        """The state to start from, given the first samples; they will be learned from afterwards."""
-
-    @staticmethod
-    @abstractmethod
-    def step(key: Array, state: Any, y: Array, u: Array) -> tuple[Any, Info]:
-        """Predict the sample `y` (dy,), NaN where missing, after the input `u` (dc,); learn from it."""
-
-    @staticmethod
-    @abstractmethod
-    def paths(key: Array, state: Any, inputs: Array, num_paths: int) -> tuple[Array, Array]:
-        """States (paths, horizon, dx) and outputs (paths, horizon, dy) from here on."""
-
-    @staticmethod
-    @abstractmethod
-    def transition(state: Any, x: Array) -> tuple[Array, Array]:
-        """Mean and variance of f at the rows of `x` (n, dx + dc)."""
-
-    @staticmethod
-    @abstractmethod
-    def process_noise(state: Any) -> Array:
-        """Variances (dx,) of the process noise."""
-
-    @staticmethod
-    def posterior(state: Any) -> Posterior:
-        """The state read back as an ordinary fitted model, where there is one."""
-        raise InvalidInput("posterior: only a stream of OEnVI can be read back as a fitted model; use its forecast.")
-
-    def settled(self, state: Any) -> Any:
-        """What goes on after the trial."""
-        return state
+    def observed(self) -> bool:
+        """Whether the first states are the outputs, and the others their past."""
+        return self.emission is None or isinstance(self.emission, str)
 
     def check(self, output_dim: int, input_dim: int) -> None:
         """Refuse samples that do not fit the emission."""
-        if self.emission is None or isinstance(self.emission, str):
+        if self.observed:
             if self.state_dim < output_dim:
                 raise InvalidInput(
                     f"emission: {output_dim} outputs of {self.state_dim} state(s) need a known matrix C "
@@ -146,94 +162,21 @@ class OnlineStateSpace(ABC):
     def guess(self, output: NDArray) -> NDArray:
         """Least squares for a linear emission; nothing is known behind a function."""
         if callable(self.emission):
-            return np.full(self.state_dim, np.nan)
+            return super().guess(output)
         return np.linalg.pinv(self._matrix(len(output))) @ np.nan_to_num(output)
 
     def units(self, outputs: NDArray, inputs: NDArray) -> Units:
-        """Units from the first samples. Nothing else is known."""
-        dx, rows = self.state_dim, subspace.fill(outputs)
+        """Units from the first samples (t, dy) and (t, dc)."""
+        dx, dy = self.state_dim, outputs.shape[1]
         emission: LinearEmission | FunctionEmission
         if callable(self.emission):
-            emission = FunctionEmission.unscaled(self.emission, dx, rows.shape[1])
-            states, noise = np.zeros((len(rows), dx)), 0.25 * _steps(rows)
+            emission = FunctionEmission.unscaled(self.emission, dx, dy)
         else:
-            weight = self._matrix(rows.shape[1])
-            emission = LinearEmission(weight, np.zeros(len(weight)))
-            inverse = np.linalg.pinv(weight)
-            states = rows @ inverse.T
-            noise = _residual_noise(rows, weight @ inverse)
-        if self.obs_noise is not None:
-            noise = variances("obs_noise", self.obs_noise, rows.shape[1])
-        learned = self.learned(rows.shape[1])
-        states = states[:, :learned]
-        steps, variance = _steps(states), np.var(states, axis=0)
-        moves = steps > 1e-24 * np.max(np.abs(states), initial=1e-100) ** 2
-        # A state that no output shows, or that has not moved yet, is given the average of the others.
-        steps = np.where(moves, steps, np.mean(steps[moves]) if moves.any() else 1.0)
-        variance = np.where(moves, variance, np.mean(variance[moves]) if moves.any() else 1.0)
-        past = np.arange(dx) % learned  # the past of a state has its units
-        scale, shift = np.sqrt(np.maximum(variance, steps))[past], states.mean(axis=0)[past]
-        if inputs.shape[1]:
-            spread = inputs.std(axis=0)
-            spread = np.where(spread > 0, spread, np.maximum(np.abs(inputs[-1]), 1.0))
-            scale, shift = np.concatenate([scale, spread]), np.concatenate([shift, inputs.mean(axis=0)])
-        return Units(emission, steps, shift, scale, noise)
-
-    def learned(self, output_dim: int) -> int:
-        """States whose transition is learned, the first ones; the others are their past."""
-        observed = self.emission is None or isinstance(self.emission, str)
-        return output_dim if observed else self.state_dim
+            emission = LinearEmission(self._matrix(dy), np.zeros(dy))
+        noise = None if self.obs_noise is None else variances("obs_noise", self.obs_noise, dy)
+        return measure(outputs, inputs, emission, dx, dy if self.observed else dx, noise)
 
     def _matrix(self, output_dim: int) -> NDArray:
-        if self.emission is None or isinstance(self.emission, str):
+        if self.observed:
             return np.eye(output_dim, self.state_dim)
         return np.atleast_2d(np.asarray(self.emission, dtype=float))
-
-
-def running_spread(
-    spread: tuple[Float[Array, " dx"], Float[Array, " dx"]], x: Float[Array, " dx"], count: Array, counts: Array
-) -> tuple[Float[Array, " dx"], Float[Array, " dx"]]:
-    """Mean and variance of the states so far; an outlier moves them by ten standard deviations at most."""
-    mean, variance = spread
-    share = jnp.where(counts, 1.0 / (count + 10.0), 0.0)
-    deviation = jnp.clip(x - mean, -10 * jnp.sqrt(variance), 10 * jnp.sqrt(variance))
-    return mean + share * deviation, (1 - share) * (variance + share * deviation**2)
-
-
-_BETA1, _BETA2 = 0.9, 0.99  # Adam's, with a shorter memory than usual: what is learned moves
-_CLIP = 5.0
-
-
-def ascend(
-    values: T, gradient: T, moments: tuple[T, T], clock: T, rates: T, active: T, decay: Array
-) -> tuple[T, tuple[T, T]]:
-    """One step of Adam, uphill, of those values that are active; `clock` counts the steps of each before this one.
-
-    Clipped: one outlier must not count for hundreds of samples, but many must be able to raise the noise.
-    """
-
-    def one(value: Array, g: Array, m: Array, v: Array, count: Array, rate: Array, on: Array) -> list[Array]:
-        on = jnp.where(on, 1.0, 0.0)
-        g = jnp.clip(jnp.where(jnp.isfinite(g), g, 0.0), -_CLIP, _CLIP)
-        m, v = m + on * (1 - _BETA1) * (g - m), v + on * (1 - _BETA2) * (g * g - v)
-        direction = m / (1 - _BETA1 ** (count + 1)) / (jnp.sqrt(v / (1 - _BETA2 ** (count + 1))) + 1e-4)
-        return [value + on * decay * rate * direction, m, v]
-
-    moved = jax.tree.map(one, values, gradient, *moments, clock, rates, active)
-    value, first, second = jax.tree.transpose(jax.tree.structure(values), jax.tree.structure([0, 0, 0]), moved)
-    return value, (first, second)
-
-
-def _steps(rows: NDArray) -> NDArray:
-    """Mean square of the differences of each column."""
-    return np.mean(np.diff(rows, axis=0) ** 2, axis=0) if len(rows) > 1 else np.ones(rows.shape[1])
-
-
-def _residual_noise(rows: NDArray, hat: NDArray) -> NDArray:
-    """Variance of each channel about the state that explains it best; a quarter of its steps where there is none."""
-    left = 1.0 - np.diagonal(hat)  # share of the noise that is not explained away
-    residual = np.mean((rows - rows @ hat.T) ** 2, axis=0)
-    steps = _steps(rows)
-    noise = np.where(left > 0.2, residual / np.maximum(left, 0.2), 0.25 * steps)
-    typical = np.mean(steps) if np.mean(steps) > 0 else 1.0
-    return np.maximum(noise, 1e-8 * typical)

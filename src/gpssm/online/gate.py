@@ -94,12 +94,12 @@ class Gate(NamedTuple):
         outside = (size > FAR * self.reach) | (np.abs(values) > LARGEST)
         known = ~(outside | np.isnan(size))
         first = known & np.isnan(self.reach)
-        begun = self._replace(
+        opened = self._replace(
             centre=np.where(first, values, self.centre), reach=np.where(first, _at_rest(values), self.reach)
         )
         counts = known & ~first
-        moved = np.where(counts, np.clip(deviation, -_CLIP * begun.reach, _CLIP * begun.reach), 0.0)
-        return outside, begun._moved(moved, np.where(counts, share, 0.0))
+        moved = np.where(counts, np.clip(deviation, -_CLIP * opened.reach, _CLIP * opened.reach), 0.0)
+        return outside, opened._moved(moved, np.where(counts, share, 0.0))
 
     def _moved(self, deviation: NDArray, share: Any) -> "Gate":
         reach = np.sqrt((1.0 - share) * self.reach**2 + share * deviation**2)
@@ -109,3 +109,12 @@ class Gate(NamedTuple):
 def _at_rest(level: NDArray) -> NDArray:
     """A reach for a channel that has not moved: nothing but its level tells its unit."""
     return np.maximum(np.abs(level), 1.0)
+
+
+def beyond(name: str, values: NDArray, outside: NDArray) -> str:
+    """The first part of a sentence about the first value that is outside."""
+    channel = int(np.argmax(outside))
+    where = f"{name}[{channel}]: {values[channel]:g}"
+    if np.abs(values[channel]) > LARGEST:
+        return f"{where} is larger than {LARGEST:g}, the largest number that can be used"
+    return f"{where} is {FAR:g} times farther away from the samples so far than they are from each other"

@@ -1,12 +1,12 @@
 """Learning live: one sample at a time, in constant memory.
 
-A `Stream` is what the user holds. Below it is the pure core of an online method,
+A `Stream` is what the user holds. Below it is the pure core of an online method (`gpssm.online.base`),
 
-    step(key, state, y, u) -> (state, info)
+    step(key, state, y, c) -> (state, info)
 
-compiled once. The first few samples only tell where the data live and on what scale; then they go
-through the core like all others. A system that was at rest outgrows these units: then the stream begins
-anew, from all it has seen. Everything here is in the user's units.
+compiled once. The first few samples only tell where the data live and on what scale; then they go through the core like
+all others. A system that was at rest outgrows these units: then the stream restarts, from all it has seen
+(`gpssm.online.warm_up`). Everything here is in the user's units.
 
 No sample can make the state infinite: numbers far outside the range of all others are taken as missing
 (`gpssm.online.gate`), and so is a sample that the core cannot digest. Both are counted and reported.
@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, get_type_hints
+from typing import Annotated, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,29 +27,23 @@ from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
 from gpssm.numerics.lags import newest, with_past
-from gpssm.online.gate import FAR, LARGEST, Gate
+from gpssm.online import warm_up
+from gpssm.online.base import OnlineMethod
+from gpssm.online.gate import LARGEST, Gate, beyond
+from gpssm.online.packing import Layout
 from gpssm.plumbing import serialization
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Carried, Gaps, NonNegative, renamed, shape
-from gpssm.plumbing.packing import Layout
 from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.validation import arguments, model_inputs, positive_int, shown
-from gpssm.posteriors.posterior import Forecast, Posterior, held
+from gpssm.posteriors.posterior import Posterior
+from gpssm.posteriors.states import Forecast
 
 NDArray = np.ndarray
 P = ParamSpec("P")
 T = TypeVar("T")
 
-
-class Info(NamedTuple):
-    """What a step tells: the filtered state, and the prediction that was made before the sample was seen."""
-
-    state_mean: Float[Array, " dx"]
-    state_cov: Float[Array, "dx dx"]
-    predicted_mean: Float[Array, " dy"]
-    predicted_std: Float[Array, " dy"]
-    log_score: Float[Array, ""]
-    """Log-density of what was seen of the sample under that prediction."""
+_RESTARTED = "the state could not be moved any more: the stream has started again, with this sample."
 
 
 class Estimate(NamedTuple):
@@ -66,59 +60,6 @@ class Estimate(NamedTuple):
     @property
     def state_std(self) -> Float[NDArray, " dx"]:
         return np.sqrt(np.diagonal(self.state_cov))
-
-
-class OnlineMethod(Protocol):
-    """What a method must offer to be streamed. What is static is pure: all that it needs is in `state`."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def state_dim(self) -> int: ...
-
-    @property
-    def warm_up(self) -> int:
-        """Samples that are looked at before the first one is learned from."""
-
-    def check(self, output_dim: int, input_dim: int) -> None:
-        """Refuse data that the method cannot be used for."""
-
-    def guess(self, output: NDArray) -> NDArray:
-        """A rough state (dx,) from one sample, for the warm-up; NaN where a value is missing."""
-
-    @property
-    def input_lags(self) -> int:
-        """How many of the last inputs act on f; `u` of `step` holds the newest first."""
-
-    @property
-    def trial(self) -> int:
-        """Samples after which `settled` is called, or 0."""
-
-    def begin(self, outputs: NDArray, inputs: NDArray) -> Any:
-        """The state to start from, given the first samples; they will be learned from afterwards."""
-
-    def settled(self, state: Any) -> Any:
-        """The state to go on with after the trial."""
-
-    @staticmethod
-    def step(key: Array, state: Any, y: Array, u: Array) -> tuple[Any, Info]: ...
-
-    @staticmethod
-    def paths(key: Array, state: Any, inputs: Array, num_paths: int) -> tuple[Array, Array]:
-        """States (paths, horizon, dx) and outputs (paths, horizon, dy)."""
-
-    @staticmethod
-    def transition(state: Any, x: Array) -> tuple[Array, Array]:
-        """Mean and variance of f at the rows of `x`."""
-
-    @staticmethod
-    def process_noise(state: Any) -> Array:
-        """Variances (dx,) of the process noise."""
-
-    @staticmethod
-    def posterior(state: Any) -> Posterior:
-        """The state read back as an ordinary fitted model."""
 
 
 def _exclusive(call: "Callable[Concatenate[Stream, P], T]") -> "Callable[Concatenate[Stream, P], T]":
@@ -145,7 +86,7 @@ class Stream:
     """The core's state when the stream was started or saved; `state` is the present one."""
     early: list[tuple[Gaps[Float[NDArray, " dy"]], Float[NDArray, " lags*dc"]]] = field(default_factory=list)
     """The first samples, until the last time that it looks back."""
-    begun: NonNegative[int] = 0
+    unit_samples: NonNegative[int] = 0
     """How many of them the units come from."""
     position: str = ""
     """A reader's bookmark: where the last sample came from. Saved with the rest."""
@@ -169,8 +110,7 @@ class Stream:
 
     def check_fields(self) -> None:
         """Refuse a state that another method has left in a file, and one of which it is not known what it was fed."""
-        state = getattr(self.stored, "states", self.stored)
-        known = get_type_hints(type(self.method).step)["state"]
+        state, known = getattr(self.stored, "states", self.stored), self.method.state_type()
         if self.stored is not None and (not isinstance(state, known) or None in (self.input_dim, self.output_dim)):
             raise InvalidInput(f"stored: a {type(state).__name__} of unknown width; expected a state of {self.method}.")
 
@@ -217,8 +157,8 @@ class Stream:
             self.early.append((np.where(np.abs(outputs) > LARGEST, np.nan, outputs), inputs))
         self.count += 1
         if estimate is None:
-            estimate = self._warm_up()._replace(refused=_STARTED_AGAIN if was_ready else "")
-        elif self.early and self._age in [multiple * self.method.warm_up for multiple in _LOOK_BACK]:
+            estimate = self._warm_up()._replace(refused=_RESTARTED if was_ready else "")
+        elif self.early and self._age in [multiple * self.method.warm_up for multiple in warm_up.LOOK_BACK]:
             self._look_back()
         if sentence or estimate.refused:
             self.refused += 1
@@ -234,7 +174,7 @@ class Stream:
         assert self.input_dim is not None
         c = self._with_recent(model_inputs(inputs, horizon, self.input_dim))
         states, samples = _paths(type(self.method), jax.random.key(seed), self.state, jnp.asarray(c), num_paths)
-        return Forecast(held(np.asarray(samples)), held(np.asarray(states)))
+        return Forecast(np.asarray(samples), np.asarray(states))
 
     @_exclusive
     def transition(self, x: Any) -> tuple[Float[NDArray, "n dx"], Float[NDArray, "n dx"]]:
@@ -290,12 +230,12 @@ class Stream:
             outside, of_inputs = of_inputs.admit(inputs)
             if outside.any():
                 self.refused += 1
-                raise InvalidInput(f"{_beyond('u', inputs, outside)}; the sample is left out.")
+                raise InvalidInput(f"{beyond('u', inputs, outside)}; the sample is left out.")
         outside, of_outputs = of_outputs.admit(outputs)
         self.gates = of_outputs, of_inputs
         if not outside.any():
             return outputs, ""
-        return np.where(outside, np.nan, outputs), f"{_beyond('y', outputs, outside)}; taken as missing."
+        return np.where(outside, np.nan, outputs), f"{beyond('y', outputs, outside)}; taken as missing."
 
     def _first_gates(self, inputs: NDArray) -> tuple[Gate, Gate]:
         """Open ones; around what is predicted, if the stream was given a state and has not seen any sample."""
@@ -303,82 +243,65 @@ class Stream:
         missing = np.full(self.output_dim, np.nan)
         if not self.ready:
             return Gate.of(missing[None]), Gate.of(np.full((1, len(inputs)), np.nan))
-        _, told = self._moved(self._age, missing, self._with_recent(inputs[None])[0])
-        expected = _estimate(told, self.method.state_dim, self.output_dim)
+        _, report = self._moved(self._age, missing, self._with_recent(inputs[None])[0])
+        expected = _estimate(report, self.method.state_dim, self.output_dim)
         return Gate.around(expected.predicted_mean, expected.predicted_std), Gate.of(inputs[None], least=1.0)
 
     def _learn(self, index: int, outputs: NDArray, inputs: NDArray) -> Estimate | None:
         """Put the sample with number `index` through the core, or a missing one if it makes the state infinite.
 
-        None if the state cannot be moved at all: then the stream starts again, with nothing.
+        None if the state cannot be moved at all: then the stream restarts, with nothing.
         """
         sentence = ""
-        packed, told = self._moved(index, outputs, inputs)
-        if not np.isfinite(told).all():
+        packed, report = self._moved(index, outputs, inputs)
+        if not np.isfinite(report).all():
             sentence = "y: no finite state can follow this sample; taken as missing."
-            packed, told = self._moved(index, np.full_like(outputs, np.nan), inputs)
-        if not np.isfinite(told).all():
+            packed, report = self._moved(index, np.full_like(outputs, np.nan), inputs)
+        if not np.isfinite(report).all():
             self.state, self.gates, self.early, self.given_up = None, None, [], self.count
             return None
         self._packed = packed
         if index + 1 == self.method.trial:
             self.state = self.method.settled(self.state)
-        return _estimate(told, self.method.state_dim, len(outputs), sentence)
+        return _estimate(report, self.method.state_dim, len(outputs), sentence)
 
     def _moved(self, index: int, outputs: NDArray, inputs: NDArray) -> tuple[tuple[Array, ...], NDArray]:
-        """The state after a sample, and what the core tells: NaN if that state is not finite."""
-        packed, told = _step(type(self.method), self._layout, self.seed, index, self._packed, outputs, inputs)
-        return packed, np.asarray(told)
+        """The state after a sample, and what the core reports: NaN if that state is not finite."""
+        packed, report = _step(type(self.method), self._layout, self.seed, index, self._packed, outputs, inputs)
+        return packed, np.asarray(report)
 
     def _warm_up(self) -> Estimate:
         """Before the core can start, the prediction is the mean of what was seen."""
-        outputs = self._first()[0]
-        predicted_mean, predicted_std = _spread(outputs[:-1])
-        score = _log_density(outputs[-1], predicted_mean, predicted_std)
-        begun = self._begin() if _tells_scale(outputs, self.method.warm_up) else None
-        if begun is not None:
-            return Estimate(*begun[:2], predicted_mean, predicted_std, score)
+        outputs = warm_up.believable(self.early, self.method.input_lags)[0]
+        prediction = warm_up.predict(outputs)
+        estimate = self._restart() if warm_up.tells_scale(outputs, self.method.warm_up) else None
+        if estimate is not None:
+            return Estimate(estimate.state_mean, estimate.state_cov, *prediction)
         mean = self.method.guess(outputs[-1])
-        return Estimate(mean, np.full((len(mean), len(mean)), np.nan), predicted_mean, predicted_std, score)
+        return Estimate(mean, np.full((len(mean), len(mean)), np.nan), *prediction)
 
-    def _first(self) -> tuple[NDArray, NDArray, tuple[Gate, Gate]]:
-        """Outputs and inputs of the first samples, without what cannot be believed among so many, and their ranges.
-
-        Where that is an input, something usual is put in its place, and nothing is to be learned from the sample.
-        """
-        outputs, inputs = (np.array(part) for part in zip(*self.early, strict=True))
-        lags = inputs.reshape(len(inputs), self.method.input_lags, -1)
-        gates = Gate.of(outputs), Gate.of(lags[:, 0], least=1.0)
-        unknown = np.stack([gates[1].outside(lag) for lag in np.moveaxis(lags, 1, 0)], axis=1)
-        inputs = np.where(unknown, gates[1].centre, lags).reshape(inputs.shape)
-        undriven = unknown.reshape(len(inputs), -1).any(axis=1, keepdims=True)
-        return np.where(gates[0].outside(outputs) | undriven, np.nan, outputs), inputs, gates
-
-    def _begin(self) -> Estimate | None:
+    def _restart(self) -> Estimate | None:
         """Take units from all samples so far, and learn from them."""
-        outputs, inputs, (of_outputs, of_inputs) = self._first()
+        outputs, inputs, (of_outputs, of_inputs) = warm_up.believable(self.early, self.method.input_lags)
         assert self.input_dim is not None
-        for y, u in zip(outputs, inputs[:, : self.input_dim], strict=True):
-            of_outputs, of_inputs = of_outputs.admit(y)[1], of_inputs.admit(u)[1]
+        for y, c in zip(outputs, inputs[:, : self.input_dim], strict=True):
+            of_outputs, of_inputs = of_outputs.admit(y)[1], of_inputs.admit(c)[1]
         self.gates = of_outputs, of_inputs
-        self.state, self.begun = self.method.begin(outputs, inputs), len(outputs)
+        self.state, self.unit_samples = self.method.initial_state(outputs, inputs), len(outputs)
         estimate = None
-        for index, (y, u) in enumerate(zip(outputs, inputs, strict=True)):
-            estimate = self._learn(index, y, u)
+        for index, (y, c) in enumerate(zip(outputs, inputs, strict=True)):
+            estimate = self._learn(index, y, c)
             if estimate is None:
                 break
         return estimate
 
     def _look_back(self) -> None:
-        """Begin anew if the samples have outgrown the units, or were a fault at first."""
-        outputs, inputs, gates = self._first()
+        """Restart if the samples have outgrown the units, or were a fault at first."""
+        outputs, inputs, gates = warm_up.believable(self.early, self.method.input_lags)
         assert self.gates is not None
-        moves = np.concatenate([np.diff(outputs, axis=0), inputs[1:]], axis=1)
-        outgrown = _range(moves) > _OUTGROWN * _range(moves[: self.begun - 1])
-        shrunk = self.gates[0].least > _ABSURD * gates[0].reach
-        if outgrown.any() or shrunk.any():
-            self._begin()
-        if self._age == _LOOK_BACK[-1] * self.method.warm_up:
+        if warm_up.outgrown(outputs, inputs, self.unit_samples, self.gates[0].least, gates[0]):
+            self._restart()
+        if self._age == warm_up.LOOK_BACK[-1] * self.method.warm_up:
             self.early = []
 
     def _sample(self, y: Any, u: Any) -> tuple[NDArray, NDArray]:
@@ -400,61 +323,6 @@ class Stream:
             )
 
 
-# More samples than this multiple of the warm-up are not waited for, whatever they look like.
-_LONGEST_WARM_UP = 10
-# Multiples of the warm-up at which a stream looks back, and how much more than at first is too much for the units:
-# of steps of the outputs, and of inputs. That the outputs themselves go far is in the nature of a slow system.
-_LOOK_BACK, _OUTGROWN = (2, 4, 8, 16), 10.0
-# How much less: then the first samples were a fault. (That a system comes from afar is not.)
-_ABSURD = 1e4
-_STARTED_AGAIN = "the state could not be moved any more: the stream has started again, with this sample."
-
-
-def _tells_scale(rows: NDArray, needed: int) -> bool:
-    """Whether every channel was seen often enough, and moved."""
-    if len(rows) >= _LONGEST_WARM_UP * needed:
-        return True
-    enough = np.sum(~np.isnan(rows), axis=0).min() >= needed
-    return bool(enough and (np.nanmax(rows, axis=0) > np.nanmin(rows, axis=0)).all())
-
-
-def _spread(rows: NDArray) -> tuple[NDArray, NDArray]:
-    """Mean and standard deviation of every channel, NaN where there are too few values."""
-    mean, std = np.full(rows.shape[1], np.nan), np.full(rows.shape[1], np.nan)
-    for channel, column in enumerate(rows.T):
-        seen = column[~np.isnan(column)]
-        if len(seen) > 1:
-            mean[channel], std[channel] = seen.mean(), seen.std(ddof=1)
-    return mean, std
-
-
-def _range(rows: NDArray) -> NDArray:
-    """Width of the middle 80% of every column, which one outlier does not change."""
-    width = np.zeros(rows.shape[1])
-    for channel, column in enumerate(rows.T):
-        seen = column[~np.isnan(column)]
-        width[channel] = np.subtract(*np.quantile(seen, [0.9, 0.1])) if len(seen) else 0.0
-    return width
-
-
-def _log_density(y: NDArray, mean: NDArray, std: NDArray) -> float:
-    """Of what was seen of `y`, NaN if nothing was or could be predicted."""
-    seen = ~np.isnan(y)
-    if not seen.any() or not (std[seen] > 0).all():
-        return float("nan")
-    z = (y - mean)[seen] / std[seen]
-    return float(np.sum(-0.5 * (z**2 + np.log(2 * np.pi)) - np.log(std[seen])))
-
-
-def _beyond(name: str, values: NDArray, outside: NDArray) -> str:
-    """The beginning of a sentence about the first of them."""
-    channel = int(np.argmax(outside))
-    where = f"{name}[{channel}]: {values[channel]:g}"
-    if np.abs(values[channel]) > LARGEST:
-        return f"{where} is larger than {LARGEST:g}, the largest number that can be used"
-    return f"{where} is {FAR:g} times farther away from the samples so far than they are from each other"
-
-
 def _row(name: str, value: Any, width: int | None) -> NDArray:
     """A sample as finite numbers or NaN (width,)."""
     if value is None and width is not None and name == "y":
@@ -473,21 +341,22 @@ def _row(name: str, value: Any, width: int | None) -> NDArray:
 
 @partial(jax.jit, static_argnames=("kind", "layout"))
 def _step(
-    kind: type[OnlineMethod], layout: Layout, seed: int, index: int, packed: tuple[Array, ...], y: Array, u: Array
+    kind: type[OnlineMethod], layout: Layout, seed: int, index: int, packed: tuple[Array, ...], y: Array, c: Array
 ) -> tuple[tuple[Array, ...], Array]:
     key = jax.random.fold_in(jax.random.key(seed), index)
-    state, info = kind.step(key, layout.unpack(packed), y, u)
+    state, info = kind.step(key, layout.unpack(packed), y, c)
     packed = layout.pack(state)
-    # Of a state that is not finite nothing is told: whoever calls has to look at a few numbers only.
+    # Of a state that is not finite nothing is reported: whoever calls has to look at a few numbers only.
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in packed]))
-    told = jnp.concatenate([jnp.ravel(part) for part in info])
-    return packed, jnp.where(finite, told, jnp.nan)
+    report = jnp.concatenate([jnp.ravel(part) for part in info])
+    return packed, jnp.where(finite, report, jnp.nan)
 
 
-def _estimate(told: NDArray, dx: int, dy: int, refused: str = "") -> Estimate:
-    """What `_step` has told, taken apart."""
+def _estimate(report: NDArray, dx: int, dy: int, refused: str = "") -> Estimate:
+    """What `_step` has reported, taken apart."""
     a, b = dx + dx * dx, dx + dx * dx + dy
-    return Estimate(told[:dx], told[dx:a].reshape(dx, dx), told[a:b], told[b : b + dy], float(told[b + dy]), refused)
+    cov = report[dx:a].reshape(dx, dx)
+    return Estimate(report[:dx], cov, report[a:b], report[b : b + dy], float(report[b + dy]), refused)
 
 
 @partial(jax.jit, static_argnames=("kind", "num_paths"))

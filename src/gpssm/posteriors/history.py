@@ -1,4 +1,4 @@
-"""The course of a fit: what a watcher is told, and what is kept."""
+"""The course of a fit: what is reported while it runs, and what is kept."""
 
 import math
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from gpssm.plumbing.contents import Unbounded
 
 
 class Progress(NamedTuple):
-    """What a watcher of a fit is told after every chunk of steps.
+    """What is reported after every chunk of steps, to `fit(..., progress=function)`; `elbo` and `terms` in nats.
 
-    While starts are looked for there is no model yet: no `snapshot`, no `terms`, and `elbo` is NaN.
+    While initial models are searched for there is none yet: no `snapshot`, no `terms`, and `elbo` is NaN.
     """
 
     step: int
@@ -43,7 +43,11 @@ class History:
     compile_seconds: float = 0.0
 
     def followed_by(self, later: "History") -> "History":
-        """The course of a fit in two phases."""
+        """The course of a fit in two phases.
+
+        >>> History([10, 20], [-3.0, -2.0], seconds=[1.0, 2.0]).followed_by(History([10], [-1.0], seconds=[1.0])).step
+        [10, 20, 30]
+        """
         if not self.step:
             return later
         return History(

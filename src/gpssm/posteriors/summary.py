@@ -1,5 +1,7 @@
 """A table of what a model has learned, in the user's units."""
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,112 +13,142 @@ from gpssm.models.scaling import Scaling
 from gpssm.numerics.parameters import parameters
 from gpssm.posteriors.history import History
 
+NDArray = np.ndarray
+
 
 @dataclass(frozen=True)
 class Row:
-    """One parameter."""
+    """One parameter, or what follows from several."""
 
     name: str
-    value: np.ndarray
+    value: NDArray
     unit: str
     learned: bool
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Parameters and the course of the fit."""
+    """Parameters and the course of the fit. Print it, or take `as_dict`.
+
+    >>> from gpssm import ARX
+    >>> str(ARX(order=1).fit([[1.0], [0.5], [0.3], [0.1], [0.2]]).summary()).splitlines()[2]
+    'transition.weight         learned  0.3966  [state / (state, input)]'
+    """
 
     method: str
     rows: tuple[Row, ...]
     iterations: int
     elbo: float
+    """What was maximised, in nats: of a linear model the log-likelihood itself. NaN if it is not known."""
     converged: bool
     messages: tuple[str, ...]
+    objective: str = "ELBO"
 
     def as_dict(self) -> dict[str, Any]:
         """The same, ready for JSON."""
+        rows = {row.name: {"value": row.value.tolist(), "unit": row.unit, "learned": row.learned} for row in self.rows}
+        return self.course() | {"parameters": rows}
+
+    def course(self) -> dict[str, Any]:
+        """How the fit went, without the parameters, ready for JSON."""
         return {
             "method": self.method,
             "iterations": self.iterations,
-            "elbo": self.elbo,
+            self.objective.lower().replace("-", "_"): self.elbo,
             "converged": self.converged,
             "messages": list(self.messages),
-            "parameters": {
-                row.name: {"value": row.value.tolist(), "unit": row.unit, "learned": row.learned} for row in self.rows
-            },
         }
 
     def __str__(self) -> str:
         end = "objective settled" if self.converged else "stopped at the step limit"
-        lines = [f"{self.method}: {self.iterations} iterations ({end}), ELBO {self.elbo:.4g}", ""]
+        linear = f"linear, {len(self.rows[0].value)} state(s)"
+        about = f"{self.iterations} iterations ({end})" if self.objective == "ELBO" else linear
+        value = "" if math.isnan(self.elbo) else f", {self.objective} {self.elbo:.4g}"
+        lines = [f"{self.method}: {about}{value}", ""]
         width = max(len(row.name) for row in self.rows)
         for row in self.rows:
-            lines.append(
-                f"{row.name:<{width}}  {'learned' if row.learned else 'fixed  '}  {_format(row.value)}  [{row.unit}]"
-            )
-        lines.extend(["", *self.messages] if self.messages else [])
-        return "\n".join(lines)
+            learned = "learned" if row.learned else "fixed  "
+            lines.append(f"{row.name:<{width}}  {learned}  {_format(row.value)}  [{row.unit}]")
+        return "\n".join([*lines, "", *self.messages] if self.messages else lines)
 
 
 def summarise(model: GPSSM, scaling: Scaling, fixed: tuple[str, ...], history: History, method: str) -> Summary:
-    """Translate every parameter to the user's units."""
-    states, outputs = scaling.state_scale, scaling.output_scale
-    gp_scale, gp_shift = scaling.argument_scale, scaling.argument_shift
-    values = {p.name: p.value for p in parameters(model)}
+    """Every parameter of a GP or neural model, in the user's units."""
+    values = {p.name: np.asarray(p.value) for p in parameters(model)}
+    rows = _rows(values, scaling, fixed, model.transition.gp.kernel if model.num_inducing else None)
+    return _summary(method, rows, history, "ELBO", max(history.elbo, default=math.nan))
+
+
+def summarise_linear(
+    values: Mapping[str, NDArray], scaling: Scaling, fixed: tuple[str, ...], history: History, method: str, value: float
+) -> Summary:
+    """The matrices of a linear system with log-likelihood `value`, its poles and its gains, in the user's units.
+
+    A pole is an eigenvalue of A, `modulus * exp(i * angle)`: a mode decays by `modulus` in every step. Gains (dy, dc)
+    are the effect of constant inputs in the end, where there is one: the system is stable.
+    """
+    rows = _rows(values, scaling, fixed)
+    dx, learned, user = len(scaling.state_shift), "transition.weight" not in fixed, {r.name: r.value for r in rows}
+    a, b = np.hsplit(user["transition.weight"], [dx])
+    poles = np.linalg.eigvals(values["transition.weight"][:, :dx])
+    rows.append(Row("poles.modulus", np.abs(poles), "per step", learned))
+    rows.append(Row("poles.angle", np.angle(poles), "rad per step", learned))
+    if b.size and (np.abs(poles) < 1).all():
+        gain = user["emission.weight"] @ np.linalg.solve(np.eye(dx) - a, b)
+        rows.append(Row("gain", gain, "output / input", learned))
+    return _summary(method, rows, history, "log-likelihood", value)
+
+
+def _summary(method: str, rows: list[Row], history: History, objective: str, value: float) -> Summary:
+    steps = history.step[-1] if history.step else 0
+    return Summary(method, tuple(rows), steps, float(value), history.converged, tuple(history.messages), objective)
+
+
+def _rows(
+    values: Mapping[str, NDArray], scaling: Scaling, fixed: tuple[str, ...], kernel: Kernel | None = None
+) -> list[Row]:
+    """Every parameter in the user's units, which are those of its name, or else of the last part of its name."""
+    states, outputs, state_shift = scaling.state_scale, scaling.output_scale, scaling.state_shift
+    scale, shift = scaling.argument_scale, scaling.argument_shift
+    line = "transition.mean" if "transition.mean.weight" in values else "transition"
+    units: dict[str, tuple[str, Callable[[NDArray], NDArray]]] = {
+        "variance": ("state^2", lambda v: v * states**2),
+        "process_noise.chol": ("state", lambda v: states[:, None] * v),
+        "process_noise.cov": ("state^2", scaling.state_cov),
+        "obs_noise.variance": ("output^2", lambda v: v * outputs**2),
+        "obs_noise.cov": ("output^2", lambda v: v * outputs[:, None] * outputs),
+        "lengthscale": ("state, input", lambda v: v * scale),
+        "inducing_inputs": ("state, input", lambda v: shift + scale * v),
+        f"{line}.weight": ("state / (state, input)", lambda v: states[:, None] * v / scale),
+        f"{line}.bias": ("state", lambda v: scaling.states(v - values[f"{line}.weight"] @ (shift / scale))),
+        "emission.weight": ("output / state", lambda v: outputs[:, None] * v / states),
+        "emission.bias": ("output", lambda v: scaling.outputs(v - values["emission.weight"] @ (state_shift / states))),
+        "initial_state.mean": ("state", scaling.states),
+        "initial_state.prior_mean": ("state", scaling.states),
+        "initial_state.chol": ("state", lambda v: states[:, None] * v),
+        "q_mean": ("whitened", np.asarray),
+        "q_chol": ("whitened", np.asarray),
+    }
     rows = []
-    for p in parameters(model):
-        value, unit = np.asarray(p.value), "standardised"
-        owner, leaf = p.name.split(".")[0], p.name.rsplit(".", 1)[-1]
-        if owner == "process_noise":
-            value, unit = (value * states**2, "state^2") if leaf == "variance" else (states[:, None] * value, "state")
-        elif owner == "obs_noise":
-            value, unit = value * outputs**2, "output^2"
-        elif leaf == "lengthscale":
-            value, unit = value * gp_scale, "state, input"
-        elif p.name.startswith("transition.gp.kernel") and leaf == "variance":
-            path = p.name.removeprefix("transition.gp.kernel.").split(".")[:-1]
-            if not _inside_product(model.transition.gp.kernel, path):
-                value, unit = value * states**2, "state^2"
-        elif leaf == "inducing_inputs":
-            value, unit = gp_shift + gp_scale * value, "state, input"
-        elif p.name == "transition.mean.weight":
-            value, unit = states[:, None] * value / gp_scale, "state / (state, input)"
-        elif p.name == "transition.mean.bias":
-            weight = np.asarray(values["transition.mean.weight"])
-            value, unit = scaling.state_shift + states * (value - weight @ (gp_shift / gp_scale)), "state"
-        elif p.name == "emission.weight":
-            value, unit = outputs[:, None] * value / states, "output / state"
-        elif p.name == "emission.bias":
-            weight = np.asarray(values["emission.weight"])
-            value, unit = scaling.output_shift + outputs * (value - weight @ (scaling.state_shift / states)), "output"
-        elif p.name == "initial_state.mean":
-            value, unit = scaling.states(value), "state"
-        elif p.name == "initial_state.chol":
-            value, unit = states[:, None] * value, "state"
-        elif leaf in ("q_mean", "q_chol"):
-            unit = "whitened"
-        rows.append(Row(p.name, value, unit, p.name not in fixed))
-    steps, elbos = history.step, history.elbo
-    return Summary(
-        method,
-        tuple(rows),
-        steps[-1] if steps else 0,
-        float(max(elbos)) if elbos else float("nan"),
-        history.converged,
-        tuple(history.messages),
-    )
+    with np.errstate(over="ignore", invalid="ignore"):  # the square of a very large unit is infinite
+        for name, value in values.items():
+            unit, translate = units.get(name) or units.get(name.rsplit(".", 1)[-1]) or ("", np.asarray)
+            if not unit or (name.endswith("variance") and _inside_product(kernel, name)):
+                unit, translate = "standardised", np.asarray
+            rows.append(Row(name, translate(value), unit, name not in fixed))
+    return rows
 
 
-def _inside_product(kernel: Kernel, path: list[str]) -> bool:
+def _inside_product(kernel: Kernel | None, name: str) -> bool:
     """In a product of kernels the unit belongs to the product, so its factors stay as they are."""
-    for name in path:
-        if isinstance(kernel, Product):
-            return True
-        kernel = getattr(kernel, name)
+    for part in name.removeprefix("transition.gp.kernel.").split(".")[:-1]:
+        if kernel is None or isinstance(kernel, Product):
+            return kernel is not None
+        kernel = getattr(kernel, part, None)
     return False
 
 
-def _format(value: np.ndarray) -> str:
+def _format(value: NDArray) -> str:
     flat = np.ravel(value)
     if flat.size > 8:
         return f"{'x'.join(map(str, value.shape))} values in [{flat.min():.4g}, {flat.max():.4g}]"

@@ -1,7 +1,7 @@
-"""Where a fit begins: scaling, a linear fit, inducing inputs from the data, large noise."""
+"""The model before training: scaling, a linear fit, inducing inputs from the data, large noise."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,54 +17,34 @@ from gpssm.models.scaling import Scaling, moments
 from gpssm.numerics.parameters import parameters
 from gpssm.plumbing.validation import matrix, variances
 from gpssm.training import subspace
-from gpssm.training.windows import Windows
-
-if TYPE_CHECKING:
-    from gpssm.methods.base import GPMethod, StateSpaceMethod
+from gpssm.training.problem import Initialisation, Problem
+from gpssm.training.specification import EmissionLike, MeanLike, RoughStates, Specification
 
 _PROCESS_NOISE = 1.0  # standardised; large, so that the filter follows the data first
 _OBS_NOISE = 0.1
 _Q_WIDTH = 0.1  # of q(u), relative to the prior
 
 
-class Start(NamedTuple):
-    """The model to train, in standardised units, and what is fixed by how it was specified."""
+def initialise(
+    chosen: Specification, outputs: list[np.ndarray], inputs: list[np.ndarray], seed: int = 0
+) -> Initialisation:
+    """The model that was chosen, initialised for recordings (T_i, dy) and (T_i, dc) in the user's units.
 
-    model: GPSSM
-    scaling: Scaling
-    fixed: set[str]
-    states: list[np.ndarray]
-    """Rough states (T, dx) of every recording, without gaps."""
-    informed: bool = False
-    """Whether model and states are those of a skeleton."""
-    rates: tuple[tuple[str, float], ...] = ()
-    """Words of the names of parameters that a skeleton has fitted, and the small steps that are enough for them."""
-
-
-class Rough(NamedTuple):
-    """What a transition can be started from."""
-
-    scaling: Scaling
-    states: list[np.ndarray]
-    controls: list[np.ndarray]
-    """Standardised inputs (T, dc) of every recording."""
-
-
-def begin(method: "StateSpaceMethod", outputs: list[np.ndarray], inputs: list[np.ndarray], seed: int = 0) -> Start:
-    """Start values for `method` on these recordings; `seed` is that of weights drawn at random."""
-    dx, dy = method.state_dim, outputs[0].shape[1]
+    `seed` is that of weights drawn at random.
+    """
+    dx, dy = chosen.state_dim, outputs[0].shape[1]
     output_shift, output_scale = moments(outputs)
     input_shift, input_scale = moments(inputs)
-    matrix_c, bias_d, fixed = _emission_matrix(method, dx, dy)
-    known_initial = _known_initial(method, dx)
+    matrix_c, bias_d, fixed = _emission_matrix(chosen.emission, dx, dy)
+    known_initial = _known_initial(chosen.initial_state, dx)
     state_shift, state_scale = _state_units(matrix_c, bias_d, outputs, dx, known_initial)
     scaling = Scaling(state_shift, state_scale, output_shift, output_scale, input_shift, input_scale)
 
     emission: LinearEmission | FunctionEmission
     if matrix_c is None:
-        assert callable(method.emission)
-        _try_function("emission", method.emission, dx, dy)
-        emission = FunctionEmission(method.emission, state_shift, state_scale, output_shift, output_scale)
+        assert callable(chosen.emission)
+        _try_function("emission", chosen.emission, dx, dy)
+        emission = FunctionEmission(chosen.emission, state_shift, state_scale, output_shift, output_scale)
     else:
         weight = matrix_c * state_scale / output_scale[:, None]
         bias = (matrix_c @ state_shift + bias_d - output_shift) / output_scale
@@ -72,36 +52,32 @@ def begin(method: "StateSpaceMethod", outputs: list[np.ndarray], inputs: list[np
 
     controls = [scaling.standardise_inputs(c) for c in inputs]
     states = [_guess_states(emission, scaling.standardise_outputs(y), dx) for y in outputs]
-    transition = method.transition(Rough(scaling, states, controls), seed)
-    q = (
-        variances("process_noise", method.process_noise, dx) / state_scale**2
-        if method.process_noise is not None
-        else np.full(dx, _PROCESS_NOISE)
-    )
-    r = (
-        variances("obs_noise", method.obs_noise, dy) / output_scale**2
-        if method.obs_noise is not None
-        else np.full(dy, _OBS_NOISE)
-    )
+    transition = chosen.transition(RoughStates(scaling, states, controls), seed)
+    q, r = np.full(dx, _PROCESS_NOISE), np.full(dy, _OBS_NOISE)
+    if chosen.process_noise is not None:
+        q = variances("process_noise", chosen.process_noise, dx) / state_scale**2
+    if chosen.obs_noise is not None:
+        r = variances("obs_noise", chosen.obs_noise, dy) / output_scale**2
     initial, initial_fixed = _initial_state(known_initial, scaling, len(outputs), dx)
-    model = GPSSM(transition, method.process_noise_start(q), emission, DiagonalNoise(r), initial)
-    return Start(model, scaling, fixed | initial_fixed, states)
+    model = GPSSM(transition, chosen.initial_process_noise(q), emission, DiagonalNoise(r), initial)
+    return Initialisation(model, scaling, frozenset(fixed | initial_fixed), states)
 
 
-def gp_transition(method: "GPMethod", rough: Rough) -> Transition:
+def gp_transition(rough: RoughStates, num_inducing: int, kernel: Kernel, mean: MeanLike, mixed: bool) -> Transition:
     """A mean function, and GPs that are nearly zero, with inducing inputs from the data."""
-    dx, m, input_dim = method.state_dim, method.num_inducing, method.state_dim + rough.controls[0].shape[1]
-    mean = _mean(method, rough.scaling, rough.states, rough.controls)
-    z = inducing_inputs(rough.states, rough.controls, dx, m)
-    kernel = _kernel(method, input_dim)
-    batched = jax.tree.map(lambda leaf: np.broadcast_to(np.asarray(leaf), (dx, *np.shape(leaf))).copy(), kernel)
-    gp = SparseGP(batched, z, np.zeros((dx, m)), np.tile(_Q_WIDTH * np.eye(m), (dx, 1, 1)))
-    return Transition(mean, gp, np.eye(dx) if method.mixed else None)
+    dx, dc = rough.states[0].shape[1], rough.inputs[0].shape[1]
+    mean_function = _mean(mean, rough, dx, dc)
+    z = inducing_inputs(rough.states, rough.inputs, dx, num_inducing)
+    expanded = _expanded(kernel, dx + dc)
+    batched = jax.tree.map(lambda leaf: np.broadcast_to(np.asarray(leaf), (dx, *np.shape(leaf))).copy(), expanded)
+    width = np.tile(_Q_WIDTH * np.eye(num_inducing), (dx, 1, 1))
+    gp = SparseGP(batched, z, np.zeros((dx, num_inducing)), width)
+    return Transition(mean_function, gp, np.eye(dx) if mixed else None)
 
 
-def ensembles(begun: Start, windows: Windows, num_members: int, key: jax.Array, dtype: Any) -> jax.Array:
-    """Ensembles around rough states for the windows to start from, before any filter has run."""
-    states, spread = begun.states, 0.1 if begun.informed else 0.3
+def ensembles(problem: Problem, num_members: int, key: jax.Array, dtype: Any) -> jax.Array:
+    """Ensembles (b, n, dx) around rough states for the windows to start from, before any filter has run."""
+    windows, states, spread = problem.windows, problem.states, 0.1 if problem.informed else 0.3
     means = np.zeros((len(windows.sequence), states[0].shape[1]))
     for b, (sequence, position) in enumerate(zip(windows.sequence, windows.position, strict=True)):
         if position:
@@ -110,10 +86,9 @@ def ensembles(begun: Start, windows: Windows, num_members: int, key: jax.Array, 
     return jnp.asarray(means, dtype)[:, None] + spread * eps
 
 
-def _emission_matrix(method: "StateSpaceMethod", dx: int, dy: int) -> tuple[np.ndarray | None, np.ndarray, set[str]]:
+def _emission_matrix(choice: EmissionLike | None, dx: int, dy: int) -> tuple[np.ndarray | None, np.ndarray, set[str]]:
     """C and d in the user's units (None for a function), and which of their names are fixed."""
     known = {"emission.weight", "emission.bias"}
-    choice = method.emission
     if choice is None:
         choice = "observed" if dx >= dy else "learned"
     if isinstance(choice, str):
@@ -160,7 +135,7 @@ def _state_units(
     """Where the states live: at the least-squares image of the outputs for a linear emission.
 
     A hidden state, seen by no output, has no unit. Behind a function only a known initial state
-    tells where states live.
+    says where states live.
     """
     shift, scale = np.zeros(dx), np.ones(dx)
     if weight is None:
@@ -187,22 +162,20 @@ def _guess_states(emission: LinearEmission | FunctionEmission, outputs: np.ndarr
     return (subspace.fill(outputs) - np.asarray(emission.bias)) @ inverse.T
 
 
-def _mean(method: "GPMethod", scaling: Scaling, states: list[np.ndarray], controls: list[np.ndarray]) -> Mean:
-    dx = method.state_dim
-    choice = method.mean
+def _mean(choice: MeanLike, rough: RoughStates, dx: int, dc: int) -> Mean:
     if isinstance(choice, str):
         if choice == "zero":
             return Zero(dx)
         if choice == "identity":
             return Identity(dx)
         if choice == "linear":
-            return Linear(*subspace.one_step(states, controls))
+            return Linear(*subspace.one_step(rough.states, rough.inputs))
         raise InvalidInput(f"mean: expected 'linear', 'identity', 'zero' or a function, got {choice!r}.")
-    if isinstance(choice, Mean):
-        _try_function("mean", choice, dx + controls[0].shape[1], dx)
-        return choice
     if callable(choice):
-        _try_function("mean", choice, dx + controls[0].shape[1], dx)
+        _try_function("mean", choice, dx + dc, dx)
+        if isinstance(choice, Mean):
+            return choice
+        scaling = rough.scaling
         return Function(
             choice, scaling.argument_shift, scaling.argument_scale, scaling.state_shift, scaling.state_scale
         )
@@ -246,12 +219,12 @@ def farthest(pool: np.ndarray, count: int) -> np.ndarray:
     return pool[chosen]
 
 
-def _known_initial(method: "StateSpaceMethod", dx: int) -> tuple[np.ndarray, np.ndarray] | None:
+def _known_initial(known: tuple[Any, Any] | None, dx: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Mean and covariance of a known x_0, checked."""
-    if method.initial_state is None:
+    if known is None:
         return None
     try:
-        mean, cov = (np.asarray(part, dtype=float) for part in method.initial_state)
+        mean, cov = (np.asarray(part, dtype=float) for part in known)
     except (TypeError, ValueError) as error:
         raise InvalidInput("initial_state: expected (mean, covariance) of x_0.") from error
     if mean.shape not in ((), (dx,)) or not np.isfinite(mean).all():
@@ -275,10 +248,10 @@ def _initial_state(
     return initial, {"initial_state.mean", "initial_state.chol"}
 
 
-def _kernel(method: "GPMethod", input_dim: int) -> Kernel:
+def _expanded(kernel: Kernel, input_dim: int) -> Kernel:
     """The kernel with a length scale for every input of f; refused if it does not fit."""
     try:
-        kernel = method.kernel.expand(input_dim)
+        kernel = kernel.expand(input_dim)
     except ValueError as error:
         raise InvalidInput(f"kernel: expected one length scale or {input_dim} of them (states and inputs).") from error
     for p in parameters(kernel):

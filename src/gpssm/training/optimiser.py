@@ -28,6 +28,7 @@ import optax
 from gpssm.numerics.parameters import free_values, with_free_values
 from gpssm.plumbing.interruption import Interruption
 from gpssm.posteriors.history import History, Progress
+from gpssm.training.progress import record
 
 # objective(model, carry, data, key, settings) -> (value to maximise, (carry, terms))
 Objective = Callable[..., tuple[jax.Array, tuple[Any, dict[str, jax.Array]]]]
@@ -135,7 +136,7 @@ def train(
 
     Returns the model with the best parameters seen, the carry that goes with them, and the
     history. Raises `Diverged` if no finite step was possible; never returns NaN. Stops where an
-    interruption is requested. A watcher is told `label` before the name of the phase.
+    interruption is requested. Reports have `label` before the name of the phase.
     """
     started = time.perf_counter()
     dtype = jax.tree.leaves(carry)[0].dtype
@@ -181,20 +182,13 @@ def train(
         stale = 0 if elbo > best_for_patience + schedule.min_gain * num_observed else stale + 1
         if stale == 0:
             best_for_patience = elbo
-        history.step.append(step)
-        history.elbo.append(elbo)
-        for name, series in terms.items():
-            history.terms.setdefault(name, []).append(_finite_mean(np.asarray(series)))
-        history.seconds.append(time.perf_counter() - started)
-        history.messages.extend(messages)
         for message in messages:
             _warn(message)
-        if watch is not None:
-            latest = {name: series[-1] for name, series in history.terms.items()}
-            phase = label + ("learning" if decay_from is None else "settling")
-            end = schedule.max_steps if decay_from is None else decay_from + decay_steps
-            now = partial(_assemble, model, state.safe[0])
-            watch(Progress(step, end, phase, elbo, latest, history.seconds[-1], tuple(messages), now))
+        latest = {name: _finite_mean(np.asarray(series)) for name, series in terms.items()}
+        phase = label + ("learning" if decay_from is None else "settling")
+        end = schedule.max_steps if decay_from is None else decay_from + decay_steps
+        seconds, now = time.perf_counter() - started, partial(_assemble, model, state.safe[0])
+        record(history, Progress(step, end, phase, elbo, latest, seconds, tuple(messages), now), watch)
         if decay_from is None:
             history.converged = stale >= schedule.patience
             if history.converged or step >= longest:

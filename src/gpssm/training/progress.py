@@ -1,13 +1,15 @@
 """Showing a fit while it runs: a bar on a terminal, and now and then a line anywhere else."""
 
+import math
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpssm.posteriors.history import Progress
+from gpssm.plumbing.interruption import Interruption
+from gpssm.posteriors.history import History, Progress
 
 Watch = Callable[[Progress], None]
 
@@ -26,12 +28,43 @@ def watcher(progress: bool | Watch, title: str) -> Iterator[Watch | None]:
         with _bar(title) as watch:
             yield watch
     else:
-        with Lines(f"{title}: compiling") as lines:
+        with StatusLines(f"{title}: compiling") as lines:
             yield lambda p: lines.update(f"{title}: {describe(p)}")
 
 
-class Lines:
-    """A context in which a line on standard error tells now and then what is going on, for logs.
+def record(history: History, p: Progress, watch: Watch | None) -> None:
+    """Add one report to the history of a fit, and pass it on."""
+    history.step.append(p.step)
+    history.elbo.append(p.elbo)
+    for name, term in p.terms.items():
+        history.terms.setdefault(name, []).append(term)
+    history.seconds.append(p.seconds)
+    history.messages.extend(p.messages)
+    if watch is not None:
+        watch(p)
+
+
+class Monitor(NamedTuple):
+    """Who may interrupt a fit, and who is notified of its progress."""
+
+    interruption: Interruption
+    watch: Watch | None
+
+    def searching(self) -> Callable[[int, int], None]:
+        """What a search calls with how many of its calls are done, and how many there are."""
+        started = time.perf_counter()
+
+        def report(done: int, total: int) -> None:
+            self.interruption.check()
+            if self.watch is not None:
+                seconds = time.perf_counter() - started
+                self.watch(Progress(done, total, "looking for starts", math.nan, {}, seconds, ()))
+
+        return report
+
+
+class StatusLines:
+    """A context in which a line on standard error says now and then what is going on, for logs.
 
     They come by the clock, also while something is compiled and nobody calls `update`.
     """
@@ -39,9 +72,9 @@ class Lines:
     def __init__(self, text: str) -> None:
         self._text = text
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._tell, daemon=True)
+        self._thread = threading.Thread(target=self._repeat, daemon=True)
 
-    def __enter__(self) -> "Lines":
+    def __enter__(self) -> "StatusLines":
         self._thread.start()
         return self
 
@@ -53,11 +86,11 @@ class Lines:
         """What is going on from now on."""
         self._text = text
 
-    def _tell(self) -> None:
+    def _repeat(self) -> None:
         started, wait = time.monotonic(), FIRST
         while not self._over.wait(wait):
             wait = EVERY
-            with suppress(OSError, ValueError):  # whoever read it is gone: there is nobody to tell
+            with suppress(OSError, ValueError):  # whoever read it is gone
                 sys.stderr.write(f"gpssm: {duration(time.monotonic() - started)}, {self._text}\n")
                 sys.stderr.flush()
 

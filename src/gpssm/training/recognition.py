@@ -25,6 +25,10 @@ class Gaussians(eqx.Module):
     def members(self, eps: Float[Array, "b n dx"]) -> Float[Array, "b n dx"]:
         return self.mean[:, None] + jnp.einsum("bij,bnj->bni", self.chol, eps)
 
+    def draw(self, key: Array, count: int) -> Float[Array, "b n dx"]:
+        """`count` states of every window."""
+        return self.members(jax.random.normal(key, (len(self.mean), count, self.mean.shape[1]), self.mean.dtype))
+
     def kl(self, prior: InitialState) -> Float[Array, ""]:
         """Divergence from p(x_0), summed over the windows."""
         prior_chol = jnp.asarray(prior.prior_chol)
@@ -44,7 +48,7 @@ class Recognition(eqx.Module):
 
     @classmethod
     def start(cls, key: Array, state_dim: int, output_dim: int, input_dim: int) -> "Recognition":
-        """Begins with q(x_0) around the middle of the data."""
+        """Initialised with q(x_0) around the middle of the data."""
         key_reader, key_head = jax.random.split(key)
         head = Dense.start(key_head, WIDTH, 2 * state_dim, scale=0.3)
         bias = np.concatenate([np.zeros(state_dim), np.full(state_dim, np.log(_SPREAD))])

@@ -16,7 +16,7 @@ noise at its own simulation, and nothing of the skeleton survives in what is lea
 This is least squares, so it is solved as such, by Levenberg and Marquardt: the sensitivities of the
 states to all parameters obey the linear recursion S_t = F_x S_{t-1} + F_theta, one pass forwards; a
 few dozen iterations, each O(T P^2) for P parameters, do what takes a quasi-Newton method thousands of
-gradients. Starts run side by side. A start that explodes is worth nothing and is never NaN.
+gradients. Several guesses run side by side. One that explodes is worth nothing and is never NaN.
 """
 
 from functools import partial
@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
@@ -54,16 +55,16 @@ class Skeleton(NamedTuple):
     """States one step before the first samples."""
 
 
-class Problem(NamedTuple):
-    """One start: where it begins, and the prior of every parameter."""
+class SkeletonProblem(NamedTuple):
+    """An initial guess, and the prior of every parameter."""
 
-    start: Skeleton
+    guess: Skeleton
     centre: Skeleton
     width: Skeleton
-    """Standard deviations; zero holds a parameter where it starts."""
+    """Standard deviations; zero holds a parameter at its guess."""
 
 
-class Fit(NamedTuple):
+class SkeletonFit(NamedTuple):
     """A skeleton on its way."""
 
     skeleton: Skeleton
@@ -77,31 +78,31 @@ class Fit(NamedTuple):
 
 @partial(jax.jit, static_argnames="iterations")
 def fit(
-    problems: Problem,
+    problems: SkeletonProblem,
     damping: Float[Array, " k"],
     outputs: Float[Array, "s t dy"],
     inputs: Float[Array, "s t dc"],
     *,
     iterations: int,
-) -> Fit:
+) -> SkeletonFit:
     """`iterations` steps for every one of k problems (leading axis of all leaves); NaN outputs are missing.
 
-    To go on, call it again with problems that start where the last call ended.
+    To go on, call it again with the last skeletons as guesses.
     """
     seen = ~jnp.isnan(outputs)
     y = jnp.where(seen, outputs, 0.0)
 
-    def one(problem: Problem, damping: Array) -> Fit:
-        dx, m = problem.start.whitened.shape
-        loss = _loss(problem.start, problem, y, seen, inputs)[0]
-        first = Fit(problem.start, damping, loss, jnp.zeros((*y.shape[:2], dx)), jnp.zeros((dx, m, m)))
+    def one(problem: SkeletonProblem, damping: Array) -> SkeletonFit:
+        dx, m = problem.guess.whitened.shape
+        loss = _loss(problem.guess, problem, y, seen, inputs)[0]
+        first = SkeletonFit(problem.guess, damping, loss, jnp.zeros((*y.shape[:2], dx)), jnp.zeros((dx, m, m)))
         last, _ = jax.lax.scan(lambda at, _: (_iterate(at, problem, y, seen, inputs), None), first, None, iterations)
         return last
 
     return jax.vmap(one)(problems, damping)
 
 
-def _iterate(at: Fit, problem: Problem, y: Array, seen: Array, inputs: Array) -> Fit:
+def _iterate(at: SkeletonFit, problem: SkeletonProblem, y: Array, seen: Array, inputs: Array) -> SkeletonFit:
     """One step of Levenberg and Marquardt, with the best of a few dampings."""
     skeleton = at.skeleton
     _, (simulated, variance) = _loss(skeleton, problem, y, seen, inputs)
@@ -123,10 +124,10 @@ def _iterate(at: Fit, problem: Problem, y: Array, seen: Array, inputs: Array) ->
     hessian = hessian.at[lower:upper, lower:upper].add(per_row * open_jacobian.T @ open_jacobian)
     gradient = gradient.at[lower:upper].add(per_row * open_jacobian.T @ open_rows)
 
-    width = _flat(problem.width)
+    width = ravel_pytree(problem.width)[0]
     free = width > 0
     prior = jnp.where(free, 1.0 / jnp.where(free, width, 1.0) ** 2, 0.0)
-    position = _flat(skeleton)
+    position, unravel = ravel_pytree(skeleton)
     gradient = gradient + jax.grad(lambda v: _prior_moved(v, skeleton, simulated.factors, problem))(position)
     hessian = hessian + jnp.diag(prior)
     # In units of the curvature, so that one damping is right for all parameters.
@@ -136,7 +137,7 @@ def _iterate(at: Fit, problem: Problem, y: Array, seen: Array, inputs: Array) ->
 
     def attempt(damping: Array) -> tuple[Array, Skeleton]:
         step = -unit * cho_solve(cho_factor(scaled + damping * eye, lower=True), unit * gradient)
-        moved = _unflatten(position + jnp.where(jnp.isfinite(step), step, 0.0), skeleton)
+        moved: Skeleton = unravel(position + jnp.where(jnp.isfinite(step), step, 0.0))
         # The step moved the weights alpha = L^{-T} w at the old L; w is what gives them at the new one.
         alpha = _backsolve(simulated.factors, moved.whitened)
         moved = moved._replace(whitened=jnp.einsum("dmn,dm->dn", _factors(moved), alpha))
@@ -148,7 +149,7 @@ def _iterate(at: Fit, problem: Problem, y: Array, seen: Array, inputs: Array) ->
     better = losses[best] < at.loss
     chosen = jax.tree.map(lambda new, old: jnp.where(better, new[best], old), moved, skeleton)
     blocks = hessian[skeleton.linear.size : lower, skeleton.linear.size : lower].reshape(dx, m, dx, m)
-    return Fit(
+    return SkeletonFit(
         chosen,
         jnp.clip(jnp.where(better, dampings[best], _REJECTED * at.damping), 1e-9, 1e9),
         jnp.where(better, losses[best], at.loss),
@@ -166,12 +167,8 @@ class _Simulated(NamedTuple):
     alpha: Float[Array, "dx m"]
 
 
-def simulate(skeleton: Skeleton, inputs: Float[Array, "s t dc"]) -> Float[Array, "s t dx"]:
+def _simulate(skeleton: Skeleton, inputs: Float[Array, "s t dc"]) -> _Simulated:
     """States of every recording; kept within bounds where they explode."""
-    return _simulate(skeleton, inputs).states
-
-
-def _simulate(skeleton: Skeleton, inputs: Array) -> _Simulated:
     factors = _factors(skeleton)
     alpha = _backsolve(factors, skeleton.whitened)
 
@@ -210,7 +207,7 @@ def _solve(factors: Array, b: Float[Array, "dx m n"]) -> Float[Array, "dx m n"]:
     return jax.vmap(lambda chol, b: solve_triangular(chol, b, lower=True))(factors, b)
 
 
-def _backsolve(factors: Array, w: Float[Array, "dx m"]) -> Float[Array, "dx m"]:
+def _backsolve(factors: Array, w: Float[Array, "dx m *n"]) -> Float[Array, "dx m *n"]:
     return jax.vmap(lambda chol, b: solve_triangular(chol, b, lower=True, trans=1))(factors, w)
 
 
@@ -218,7 +215,7 @@ def _backsolve(factors: Array, w: Float[Array, "dx m"]) -> Float[Array, "dx m"]:
 
 
 def _loss(
-    skeleton: Skeleton, problem: Problem, y: Array, seen: Array, inputs: Array
+    skeleton: Skeleton, problem: SkeletonProblem, y: Array, seen: Array, inputs: Array
 ) -> tuple[Array, tuple[_Simulated, Float[Array, " dy"]]]:
     """The loss; infinite where it is not a number. And the simulation, and v."""
     simulated = _simulate(skeleton, inputs)
@@ -231,16 +228,16 @@ def _loss(
     return jnp.where(jnp.isfinite(value), value, jnp.inf), (simulated, variance)
 
 
-def _prior(skeleton: Skeleton, problem: Problem) -> Array:
-    width = _flat(problem.width)
+def _prior(skeleton: Skeleton, problem: SkeletonProblem) -> Array:
+    width = ravel_pytree(problem.width)[0]
     free = width > 0
-    distance = (_flat(skeleton) - _flat(problem.centre)) / jnp.where(free, width, 1.0)
+    distance = (ravel_pytree(skeleton)[0] - ravel_pytree(problem.centre)[0]) / jnp.where(free, width, 1.0)
     return 0.5 * jnp.sum(jnp.where(free, distance, 0.0) ** 2)
 
 
-def _prior_moved(position: Array, skeleton: Skeleton, factors: Array, problem: Problem) -> Array:
+def _prior_moved(position: Array, skeleton: Skeleton, factors: Array, problem: SkeletonProblem) -> Array:
     """The prior in the coordinates of a step, in which alpha stays where it is while the kernels move."""
-    moved = _unflatten(position, skeleton)
+    moved = ravel_pytree(skeleton)[1](position)
     alpha = _backsolve(factors, moved.whitened)
     return _prior(moved._replace(whitened=jnp.einsum("dmn,dm->dn", _factors(moved), alpha)), problem)
 
@@ -319,8 +316,7 @@ def _open_sensitivities(
     z, precision = skeleton.inducing_inputs, jnp.exp(-2.0 * skeleton.log_lengthscale)
     gram = _kernel(skeleton, z)
     half = _solve(simulated.factors, jnp.swapaxes(k, 1, 2))
-    solve = jax.vmap(lambda chol, b: solve_triangular(chol, b, lower=True, trans=1))
-    beta = jnp.swapaxes(solve(simulated.factors, half), 1, 2)  # (dx, n, m)
+    beta = jnp.swapaxes(_backsolve(simulated.factors, half), 1, 2)  # (dx, n, m)
     mixed = beta @ gram
     mixed_z = jnp.einsum("dnk,dkm,kj->dnmj", beta, gram, z)
     pull = mixed_z - mixed[..., None] * z - k[..., None] * (s[None, :, None] - z)
@@ -337,15 +333,3 @@ def _open_sensitivities(
         (eye[:, None, :] * root[:, :, None]).reshape(dx * n, -1),
     ]
     return root.reshape(-1), jnp.concatenate(blocks, axis=1)
-
-
-def _flat(skeleton: Skeleton) -> Float[Array, " p"]:
-    return jnp.concatenate([jnp.ravel(part) for part in skeleton])
-
-
-def _unflatten(flat: Array, like: Skeleton) -> Skeleton:
-    parts, place = [], 0
-    for part in like:
-        parts.append(flat[place : place + part.size].reshape(part.shape))
-        place += part.size
-    return Skeleton(*parts)

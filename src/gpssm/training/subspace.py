@@ -55,6 +55,12 @@ def one_step(states: list[NDArray], inputs: list[NDArray]) -> tuple[NDArray, NDA
     return weight[:, :-1], weight[:, -1]
 
 
+def residuals(weight: NDArray, bias: NDArray, states: list[NDArray], inputs: list[NDArray]) -> NDArray:
+    """Errors (n, dx) of all single steps `A x_{t-1} + B c_t + b` between states (T_i, dx)."""
+    steps = zip(states, inputs, strict=True)
+    return np.concatenate([x[1:] - np.hstack([x[:-1], c[1 : len(x)]]) @ weight.T - bias for x, c in steps])
+
+
 def fill(y: NDArray) -> NDArray:
     """Missing values by linear interpolation; a channel that is missing throughout becomes zero."""
     filled = np.array(y, float)
@@ -74,7 +80,7 @@ def _lagged(y: NDArray, c: NDArray, lags: int) -> NDArray:
 def _hidden(
     outputs: list[NDArray], inputs: list[NDArray], pasts: list[NDArray], lags: int, count: int
 ) -> list[NDArray]:
-    """The `count` directions of the past that tell most about the future, with unit variance."""
+    """The `count` directions of the past that say most about the future, with unit variance."""
     if count == 0:
         return [np.zeros((len(y), 0)) for y in outputs]
     (dy, dc), width = (outputs[0].shape[1], inputs[0].shape[1]), pasts[0].shape[1]

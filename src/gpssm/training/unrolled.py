@@ -21,7 +21,7 @@ def unroll(
     """Members through every window, each window with its own sample of u drawn from `key`.
 
     `columns` (w, b, ...), or None, are what `one` is given at each time step besides the members and f.
-    Returns the last members, and what `one` has told.
+    Returns the last members, and what `one` has returned beside them.
     """
     prior = model.transition.prior()
     eps = jax.random.normal(key, (starts.shape[0], model.state_dim, model.num_inducing), starts.dtype)
@@ -35,6 +35,18 @@ def unroll(
 
     # Recomputing a step on the way back is cheaper than writing out everything it needs.
     return jax.lax.scan(jax.checkpoint(body), starts, (by_time(windows.inputs), *columns))
+
+
+def window_starts(model: GPSSM, windows: Windows, carry: Float[Array, "b n dx"], key: Array) -> Float[Array, "b n dx"]:
+    """Members that windows start from: drawn from q(x_0) at the start of a recording, carried over elsewhere."""
+    initial = model.initial_state
+    first = initial.members(jax.random.normal(key, (initial.mean.shape[0], *carry.shape[1:]), carry.dtype))
+    return jnp.where((windows.left < 0)[:, None, None], first[windows.sequence], carry)
+
+
+def continued(windows: Windows, carry: Float[Array, "b n dx"], ends: Float[Array, "b n dx"]) -> Float[Array, "b n dx"]:
+    """What windows start from in the next iteration: the last members of their left neighbours, not differentiated."""
+    return jax.lax.stop_gradient(jnp.where((windows.left < 0)[:, None, None], carry, ends[windows.left]))
 
 
 def by_time(column: Any) -> Array:

@@ -36,19 +36,9 @@ def cut(outputs: list[NDArray], inputs: list[NDArray], length: int) -> Windows:
     rows: list[tuple[NDArray, NDArray, NDArray, int, int, int]] = []
     for index, (y, c) in enumerate(zip(outputs, inputs, strict=True)):
         for start in range(0, len(y), length):
-            part_y, part_c = y[start : start + length], c[start : start + length]
-            missing = length - len(part_y)
-            rows.append(
-                (
-                    np.pad(part_y, ((0, missing), (0, 0)), constant_values=np.nan),
-                    np.pad(part_c, ((0, missing), (0, 0))),
-                    np.pad(np.ones(len(part_y)), (0, missing)),
-                    -1 if start == 0 else len(rows) - 1,
-                    index,
-                    start,
-                )
-            )
-    ys, cs, active, left, sequence, position = zip(*rows, strict=True)
-    return Windows(
-        np.stack(ys), np.stack(cs), np.stack(active), np.asarray(left), np.asarray(sequence), np.asarray(position)
-    )
+            part, missing = slice(start, start + length), max(0, start + length - len(y))
+            part_y = np.pad(y[part], ((0, missing), (0, 0)), constant_values=np.nan)
+            part_c = np.pad(c[part], ((0, missing), (0, 0)))
+            active = np.pad(np.ones(length - missing), (0, missing))
+            rows.append((part_y, part_c, active, -1 if start == 0 else len(rows) - 1, index, start))
+    return Windows(*map(np.stack, zip(*rows, strict=True)))

@@ -6,14 +6,16 @@ import numpy as np
 
 from gpssm.errors import InvalidInput
 from gpssm.filters import augmented, ensemble
-from gpssm.filters.augmented import Basis, Joint
+from gpssm.filters.augmented import AugmentedState
+from gpssm.gp.basis import Basis
 from gpssm.gp.kernels import Stationary
 from gpssm.gp.means import Identity, Linear, Zero
 from gpssm.gp.sparse import SparseGP, jitter_for
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.models.gpssm import GPSSM, DiagonalNoise, InitialState, Transition
 from gpssm.models.scaling import Scaling
-from gpssm.online.oenvi.core import KERNELS, Hyper, Settings, State, new_state
+from gpssm.online.augmented import fresh
+from gpssm.online.oenvi.core import KERNELS, OEnVIHyper, OEnVISettings, OEnVIState, new_state
 from gpssm.posteriors.history import History
 from gpssm.posteriors.posterior import FilterSettings, Posterior
 from gpssm.training import initialisation
@@ -23,7 +25,7 @@ NDArray = np.ndarray
 _NOTHING = 1e-10  # a variance, relative to that of the states, where there is none
 
 
-def to_posterior(state: State) -> Posterior:
+def to_posterior(state: OEnVIState) -> Posterior:
     """See `OEnVI.posterior`."""
     dx, rows, (_, _, shift, scale) = state.state_dim, len(state.unit), map(np.asarray, state.basis)
     emission: LinearEmission | FunctionEmission = jax.tree.map(np.asarray, state.emission)
@@ -44,8 +46,8 @@ def to_posterior(state: State) -> Posterior:
     used = used if len(used) else np.array([0])
     z = (np.asarray(state.basis.inducing_inputs)[used] - shift) / scale
     width = state.basis.inducing_inputs.shape[0] + len(scale) + 1
-    mean = np.asarray(state.joint.mean)[dx:].reshape(rows, width)
-    cov = np.asarray(state.joint.cov)[dx:, dx:].reshape(rows, width, rows, width)
+    mean = np.asarray(state.augmented.mean)[dx:].reshape(rows, width)
+    cov = np.asarray(state.augmented.cov)[dx:, dx:].reshape(rows, width, rows, width)
     linear = slice(len(state.basis.used), width)
     lift = np.zeros((len(used), width))  # from a row of W to what it says of f at the inducing inputs
     lift[np.arange(len(used)), used] = 1.0
@@ -87,7 +89,7 @@ def to_posterior(state: State) -> Posterior:
         DiagonalNoise(noise / output_scale**2),
         InitialState(np.zeros((1, dx)), eye[None], np.zeros(dx), eye),
     )
-    members = np.asarray(state.joint.mean[:dx] + state.points @ augmented.state_factor(state.joint, dx).T)
+    members = np.asarray(state.augmented.mean[:dx] + state.points @ augmented.state_factor(state.augmented, dx).T)
     update: ensemble.Update = "mixture" if isinstance(own, LinearEmission) else "perturbed"
     return Posterior(
         model=model,
@@ -101,7 +103,7 @@ def to_posterior(state: State) -> Posterior:
     )
 
 
-def from_posterior(posterior: Posterior, num_inducing: int, num_members: int) -> State:
+def from_posterior(posterior: Posterior, num_inducing: int, num_members: int) -> OEnVIState:
     """The state of a stream that goes on where the recording of `posterior` ended.
 
     A stream's inducing inputs and length scales are common to its state dimensions: the inputs are
@@ -125,8 +127,8 @@ def from_posterior(posterior: Posterior, num_inducing: int, num_members: int) ->
     mean, cov = np.zeros((dx, width)), np.zeros((dx, width, dx, width))
     for d in range(dx):
         one = jax.tree.map(lambda leaf, d=d: jnp.asarray(leaf[d]), gp)
-        at, joint_cov = _at(one, jnp.asarray(z))
-        mean[d, :num], cov[d, :num, d, :num] = at * states[d], joint_cov * states[d] ** 2
+        at, cov_at = _at(one, jnp.asarray(z))
+        mean[d, :num], cov[d, :num, d, :num] = at * states[d], cov_at * states[d] ** 2
         index = np.arange(num_inducing, width)
         # Learned from a whole recording: nearly known.
         cov[d, index, d, index] = (1e-3 * states[d]) ** 2
@@ -150,23 +152,22 @@ def from_posterior(posterior: Posterior, num_inducing: int, num_members: int) ->
     inputs = np.zeros((num_inducing, len(scale)))
     inputs[:num] = shift + scale * z
     lengthscale = np.mean(np.log(np.broadcast_to(kernel.lengthscale, (dx, len(scale)))), axis=0)
-    hyper = Hyper(
+    hyper = OEnVIHyper(
         jnp.asarray(lengthscale + np.log(scale)),
         jnp.asarray(np.log(np.asarray(kernel.variance) * states**2)),
         jnp.asarray(np.log(np.asarray(model.process_noise.variance) * states**2)),
         jnp.asarray(np.mean(noise)),
         jnp.asarray(noise - np.mean(noise)),
     )
-    return new_state(
-        Joint(jnp.concatenate([members.mean(axis=0), mean.ravel()]), jnp.asarray(full)),
+    fields = fresh(
+        AugmentedState(jnp.concatenate([members.mean(axis=0), mean.ravel()]), jnp.asarray(full)),
         Basis(jnp.asarray(inputs), jnp.asarray(used), jnp.asarray(shift), jnp.asarray(scale)),
-        hyper,
-        states,
         emission,
-        Settings(kind, "obs_noise.variance" not in posterior.fixed),
         augmented.members(num_members, dx),
-        count=float(len(posterior.recording.outputs) if posterior.num_samples is None else posterior.num_samples),
+        noise,
+        float(len(posterior.recording.outputs) if posterior.num_samples is None else posterior.num_samples),
     )
+    return new_state(fields, hyper, states, OEnVISettings(kind, "obs_noise.variance" not in posterior.fixed))
 
 
 def _at(gp: SparseGP, z: jax.Array) -> tuple[NDArray, NDArray]:

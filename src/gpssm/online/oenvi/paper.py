@@ -22,20 +22,19 @@ from jaxtyping import Array, Float, Int
 
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
-from gpssm.methods.base import EmissionLike
 from gpssm.methods.envi import EnVI
 from gpssm.models.emission import FunctionEmission
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.scaling import Scaling
 from gpssm.numerics.linalg import cholesky, solve_lower
-from gpssm.numerics.parameters import free_values, match, parameters, with_free_values
-from gpssm.online.stream import Info, Stream
+from gpssm.numerics.parameters import free_values, parameters, with_free_values
+from gpssm.online.base import Info, OnlineMethod
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, shape
 from gpssm.plumbing.validation import VariancesLike
 from gpssm.posteriors.history import History
 from gpssm.posteriors.posterior import FilterSettings, Posterior, sample_paths
-from gpssm.training import initialisation
+from gpssm.training.specification import EmissionLike
 
 NDArray = np.ndarray
 Objective = Literal["likelihood", "alternative"]
@@ -77,7 +76,7 @@ class _Step(NamedTuple):
     kl: Array
 
 
-def _assimilate(model: GPSSM, members: Array, y: Array, u: Array, key: Array, options: ensemble.Options) -> _Step:
+def _assimilate(model: GPSSM, members: Array, y: Array, c: Array, key: Array, options: ensemble.Options) -> _Step:
     """Lines 2-6 of Algorithm 2."""
     key_u, key_noise = jax.random.split(key)
     prior = model.transition.prior()
@@ -89,7 +88,7 @@ def _assimilate(model: GPSSM, members: Array, y: Array, u: Array, key: Array, op
         key_noise, 1, num_members, state_dim, y.shape[0], full=full, options=options, dtype=members.dtype
     )
     observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor)
-    f_mean, f_var = dynamics(ensemble.with_inputs(members[None], u[None])[0])
+    f_mean, f_var = dynamics(ensemble.with_inputs(members[None], c[None])[0])
     perturbation = None if obs is None else obs[0]
     predicted, filtered = ensemble.assimilate(f_mean, f_var, y, process[0], perturbation, observing, options)
     return _Step(predicted, filtered, model.transition.kl())
@@ -120,7 +119,7 @@ def alternative(step: _Step, model: GPSSM, y: Array) -> Array:
 
 @saved
 @dataclass(frozen=True)
-class PaperOEnVI:
+class PaperOEnVI(OnlineMethod):
     """Algorithm 2 with the paper's objective.
 
     The paper does not say where to start: scale, inducing inputs and start values come from the first
@@ -149,54 +148,34 @@ class PaperOEnVI:
     warm_up: int = 20
     name: str = "OEnVI (paper)"
 
-    trial = 0
-    input_lags = 1
-
-    def start(self, seed: int = 0) -> Stream:
-        """A stream that has seen nothing yet."""
-        return Stream(self, seed=seed)
-
-    def check(self, output_dim: int, input_dim: int) -> None:
-        """Everything is checked where the start values are made."""
-
-    def guess(self, output: NDArray) -> NDArray:
-        """Nothing is known of the state during the warm-up."""
-        return np.full(self.state_dim, np.nan)
-
-    def begin(self, outputs: NDArray, inputs: NDArray) -> PaperState:
+    def initial_state(self, outputs: NDArray, inputs: NDArray) -> PaperState:
         """Start values from the first samples."""
         offline = EnVI.paper(
             self.state_dim, self.num_inducing, emission=self.emission, obs_noise=self.obs_noise, fixed=self.fixed
         )
-        begun = initialisation.begin(offline, [outputs], [inputs])
-        names = tuple(p.name for p in parameters(begun.model))
-        held = match(names, self.fixed) | begun.fixed
-        # q(x_0) lies in the past.
-        names = tuple(n for n in names if n not in held and not n.startswith("initial_state"))
-        model = jax.tree.map(jnp.asarray, begun.model)
+        problem = offline.problem([outputs], [inputs])
+        free = [p.name for p in parameters(problem.model) if p.name not in problem.held]
+        names = tuple(name for name in free if not name.startswith("initial_state"))  # q(x_0) lies in the past
+        model = jax.tree.map(jnp.asarray, problem.model)
         adam = _ADAM.init(free_values(model, names))
         eps = jax.random.normal(jax.random.key(0), (1, self.num_members, self.state_dim))
         return PaperState(
             model,
             (adam.count, adam.mu, adam.nu),
             model.initial_state.members(eps)[0],
-            begun.scaling,
+            problem.scaling,
             PaperSettings(names, self.objective, self.learning_rate),
         )
 
-    def settled(self, state: PaperState) -> PaperState:
-        """There is no trial."""
-        return state
-
     @staticmethod
-    def step(key: Array, state: PaperState, y: Array, u: Array) -> tuple[PaperState, Info]:
+    def step(key: Array, state: PaperState, y: Array, c: Array) -> tuple[PaperState, Info]:
         """One iteration of Algorithm 2."""
         scaling, settings = state.scaling, state.settings
-        y, u = scaling.standardise_outputs(y), scaling.standardise_inputs(u)
+        y, c = scaling.standardise_outputs(y), scaling.standardise_inputs(c)
 
         def loss(free: dict[str, Array]) -> tuple[Array, _Step]:
             model = with_free_values(state.model, free)
-            step = _assimilate(model, state.members, y, u, key, settings.options)
+            step = _assimilate(model, state.members, y, c, key, settings.options)
             bound = objective(step) if settings.objective == "likelihood" else alternative(step, model, y)
             return -bound, step
 

@@ -9,6 +9,7 @@ from scipy.stats import t as student_t
 from gpssm import metrics
 from gpssm.numerics.parameters import parameters, with_values
 from gpssm.posteriors.posterior import Posterior
+from gpssm.training.problem import Problem
 
 _PATHS = 100
 _NORMAL_90 = 1.645
@@ -19,7 +20,7 @@ _WORSE = 1.5
 _SAME = 1.03  # scores within this factor are the same; then the bound decides
 
 
-class Trial(NamedTuple):
+class Validation(NamedTuple):
     """A fit to all but the end of the recordings, and how well it forecasts that end."""
 
     score: float
@@ -29,17 +30,10 @@ class Trial(NamedTuple):
     """What its standard deviations would have to be multiplied by for its 90% band to hold 90%."""
 
     @classmethod
-    def of(
-        cls,
-        posterior: Posterior,
-        kept: list[np.ndarray],
-        outputs: list[np.ndarray],
-        inputs: list[np.ndarray],
-        cuts: tuple[int, ...],
-    ) -> "Trial":
-        """`kept` are the outputs without those held back, which begin at `cuts`; the longest recording is scored."""
-        i = max(range(len(outputs)), key=lambda i: len(outputs[i]) - cuts[i])
-        y, c, cut = outputs[i], inputs[i], cuts[i]
+    def of(cls, posterior: Posterior, kept: list[np.ndarray], problem: Problem, cuts: tuple[int, ...]) -> "Validation":
+        """`kept` are the outputs without those held back, which start at `cuts`; the longest recording is scored."""
+        i = max(range(len(cuts)), key=lambda i: len(problem.outputs[i]) - cuts[i])
+        y, c, cut = problem.outputs[i], problem.inputs[i], cuts[i]
         if cut == len(y) or np.isnan(y[cut:]).all():
             return cls(np.inf, posterior.history.best)
         state = posterior.filtered_at(kept[i], c, cut - 1)
@@ -82,7 +76,7 @@ def widened(posterior: Posterior, factor: float) -> Posterior:
     """All standard deviations multiplied: of both noises and of q(u), but for parameters that are held.
 
     A bound looks some ten samples ahead and takes errors for independent; it cannot know how far a free run of
-    hundreds goes astray, which the end of the recording tells. The gain of the filter stays what it is.
+    hundreds goes astray, which the end of the recording shows. The gain of the filter stays what it is.
     """
     powers = {"process_noise.variance": 2, "process_noise.chol": 1, "obs_noise.variance": 2, "transition.gp.q_chol": 1}
     values = {
@@ -93,12 +87,12 @@ def widened(posterior: Posterior, factor: float) -> Posterior:
     return replace(posterior, model=with_values(posterior.model, values))
 
 
-def went_wrong(final: Trial, trial: Trial) -> bool:
+def is_worse(final: Validation, trial: Validation) -> bool:
     """Whether a fit that has learned from the end of the recording forecasts it worse than one that had not."""
     return not final.score <= _WORSE * trial.score
 
 
-def best_trial(trials: list[Trial]) -> int:
+def best_validated(trials: list[Validation]) -> int:
     """The best bound among those that forecast equally well."""
     least = min(t.score for t in trials)
     return max((i for i, t in enumerate(trials) if t.score <= _SAME * least), key=lambda i: trials[i].bound)
@@ -106,12 +100,12 @@ def best_trial(trials: list[Trial]) -> int:
 
 _RUN_IN = 25  # samples to find the state from before a free run
 _MAX_LOSS = 1.0  # nats per number
-_LOST = 2.0  # standard deviations of the recording
-_MOST_STARTS = 2  # times as many as were wanted, where all of those are lost
+_DIVERGED = 2.0  # standard deviations of the recording
+_MOST = 2  # times as many as were wanted, where all of those diverge
 
 
-class Candidate(NamedTuple):
-    """The end of one start, and its free run over the longest recording.
+class Restart(NamedTuple):
+    """One of several fits, and its free run over the longest recording.
 
     The bound sees stretches of some ten samples. A model that is just unstable looks good on those, and
     explodes over hundreds.
@@ -124,7 +118,7 @@ class Candidate(NamedTuple):
     """Root mean square of the forecast's error, in standard deviations of the recording."""
 
     @classmethod
-    def of(cls, posterior: Posterior, y: np.ndarray, c: np.ndarray, *, compared: bool) -> "Candidate":
+    def of(cls, posterior: Posterior, y: np.ndarray, c: np.ndarray, *, compared: bool) -> "Restart":
         """Without a free run where there is nothing to compare with, or too little to run over."""
         if not compared or len(y) < 2 * _RUN_IN:
             return cls(posterior)
@@ -139,14 +133,12 @@ class Candidate(NamedTuple):
         return cls(posterior, float(density) if finite else -np.inf, float(error) if finite else np.inf)
 
 
-def wants_another(candidates: list[Candidate], restarts: int) -> bool:
-    """As many as were asked for; more, where every one of them runs away from its own recording."""
-    if len(candidates) < restarts:
-        return True
-    return len(candidates) < _MOST_STARTS * restarts and all(c.error > _LOST for c in candidates)
+def wants_another(done: list[Restart], restarts: int) -> bool:
+    """Whether there are fewer than were asked for, or every one of them diverges from its own recording."""
+    return len(done) < restarts or (len(done) < _MOST * restarts and all(r.error > _DIVERGED for r in done))
 
 
-def best(candidates: list[Candidate]) -> Posterior:
+def best(done: list[Restart]) -> Posterior:
     """The best bound among those whose free run stays with the recording."""
-    least = max(c.density for c in candidates) - _MAX_LOSS
-    return max((c.posterior for c in candidates if c.density >= least), key=lambda p: p.history.best)
+    least = max(r.density for r in done) - _MAX_LOSS
+    return max((r.posterior for r in done if r.density >= least), key=lambda p: p.history.best)

@@ -1,4 +1,4 @@
-"""The joint Gaussian over state and weights of f, against exact answers."""
+"""The augmented state, a Gaussian over state and weights of f, against exact answers."""
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from gpssm.filters import augmented, kalman
-from gpssm.filters.augmented import Basis, Joint
+from gpssm.filters.augmented import AugmentedState
+from gpssm.gp.basis import Basis, Expansion
 from gpssm.gp.kernels import RBF
 from gpssm.models.emission import FunctionEmission, LinearEmission
+from gpssm.online import paths
 from gpssm.plumbing.precision import double_precision
 
 NDArray = np.ndarray
@@ -27,8 +29,10 @@ def test_members_have_exact_moments(count: int, dx: int) -> None:
 
 
 @double_precision
-def _linear_problem(rng: np.random.Generator, dx: int, dc: int, num: int) -> tuple[Joint, Basis, NDArray, NDArray]:
-    """A joint in which only the linear weights matter, and those are known: x' = A x + B c + b."""
+def _linear_problem(
+    rng: np.random.Generator, dx: int, dc: int, num: int
+) -> tuple[AugmentedState, Basis, NDArray, NDArray]:
+    """An augmented state of which only the linear weights matter, and those are known: x' = A x + B c + b."""
     d = dx + dc
     weight, bias = 0.3 * rng.normal(size=(dx, d)), rng.normal(size=dx)
     rows = np.hstack([np.zeros((dx, num)), weight, bias[:, None]])
@@ -36,7 +40,7 @@ def _linear_problem(rng: np.random.Generator, dx: int, dc: int, num: int) -> tup
     cov = np.zeros((dx + size, dx + size))
     cov[:dx, :dx] = _random_cov(rng, dx)
     basis = Basis(jnp.zeros((num, d)), jnp.zeros(num), jnp.zeros(d), jnp.ones(d))
-    of = Joint(jnp.concatenate([rng.normal(size=dx), rows.ravel()]), jnp.asarray(cov))
+    of = AugmentedState(jnp.concatenate([rng.normal(size=dx), rows.ravel()]), jnp.asarray(cov))
     return of, basis, weight + np.eye(dx, d), bias
 
 
@@ -54,9 +58,9 @@ def test_known_linear_f_is_the_kalman_filter(missing: tuple[int, ...]) -> None:
     points = jnp.asarray(augmented.members(20, dx))
 
     @jax.jit
-    def step(y: jax.Array) -> tuple[augmented.Predicted, augmented.Innovation, Joint]:
-        factor, whitening = augmented.state_factor(of, dx), augmented.whiten(basis, kernel)
-        ahead = augmented.predict(of, factor, basis, kernel, whitening, jnp.zeros(dx), jnp.asarray(q), c, points)
+    def step(y: jax.Array) -> tuple[augmented.Predicted, augmented.Innovation, AugmentedState]:
+        factor, f = augmented.state_factor(of, dx), Expansion.of(basis, kernel, jnp.zeros(dx))
+        ahead = augmented.predict(of, factor, f, jnp.asarray(q), c, points)
         found = augmented.innovate(ahead, augmented.observe(emission, ahead, y, jnp.asarray(r), points))
         return ahead, found, augmented.update(of, ahead, found)
 
@@ -83,28 +87,25 @@ def test_weights_are_learned_as_in_bayesian_linear_regression() -> None:
     num, q = 3, 0.2
     z = np.array([[-1.0], [0.0], [1.5]])
     basis = Basis(jnp.asarray(z), jnp.ones(num), jnp.asarray([0.2]), jnp.asarray([2.0]))
-    kernel = RBF(np.array([0.8]))
-    whitening = augmented.whiten(basis, kernel)
+    f = Expansion.of(basis, RBF(np.array([0.8])), jnp.zeros(1))
     prior = _random_cov(rng, num + 2)
     states = rng.normal(size=30)
     cov = np.zeros((num + 3, num + 3))
     cov[1:, 1:], cov[0, 0] = prior, 1e-12
-    of = Joint(jnp.concatenate([states[:1], np.zeros(num + 2)]), jnp.asarray(cov))
+    of = AugmentedState(jnp.concatenate([states[:1], np.zeros(num + 2)]), jnp.asarray(cov))
     emission = LinearEmission(np.eye(1), np.zeros(1))
     points = jnp.asarray(augmented.members(8, 1))
 
     @jax.jit
-    def step(of: Joint, y: jax.Array) -> Joint:
+    def step(of: AugmentedState, y: jax.Array) -> AugmentedState:
         factor = augmented.state_factor(of, 1)
-        predicted = augmented.predict(
-            of, factor, basis, kernel, whitening, jnp.zeros(1), jnp.asarray([q]), jnp.zeros(0), points
-        )
+        predicted = augmented.predict(of, factor, f, jnp.asarray([q]), jnp.zeros(0), points)
         seen = augmented.observe(emission, predicted, y[None], jnp.asarray([1e-10]), points)
         return augmented.update(of, predicted, augmented.innovate(predicted, seen))
 
     for y in states[1:]:
         of = step(of, jnp.asarray(y))
-    h = np.asarray(augmented.features(basis, kernel, whitening, jnp.asarray(states[:-1, None]))[0])
+    h = np.asarray(f.features(jnp.asarray(states[:-1, None]))[0])
     exact = np.linalg.inv(np.linalg.inv(prior) + h.T @ h / q)
     np.testing.assert_allclose(of.cov[1:, 1:], exact, rtol=1e-5, atol=1e-8)
     np.testing.assert_allclose(of.mean[1:], exact @ h.T @ (np.diff(states) / q), rtol=1e-4, atol=1e-6)
@@ -118,19 +119,21 @@ def test_an_inserted_inducing_input_changes_nothing_that_is_known() -> None:
     used = jnp.asarray([1.0, 1.0, 1.0, 0.0, 0.0])
     basis = Basis(jnp.asarray(rng.normal(size=(num, dx))), used, jnp.zeros(dx), jnp.ones(dx))
     kernel, amplitude = RBF(np.array([1.0, 2.0])), jnp.asarray([0.7, 2.0])
+    f = Expansion.of(basis, kernel, amplitude)
     width = num + dx + 1
     cov = _random_cov(rng, dx + dx * width)
-    of = Joint(jnp.asarray(rng.normal(size=dx + dx * width)), jnp.asarray(cov))
+    of = AugmentedState(jnp.asarray(rng.normal(size=dx + dx * width)), jnp.asarray(cov))
     s = jnp.asarray([0.4, -0.3])
-    new, wider = jax.jit(augmented.insert, static_argnums=1)(of, dx, basis, kernel, amplitude, jnp.asarray(3), s)
+    joining, wider = jax.jit(Expansion.join)(f, jnp.asarray(3), s)
+    new = jax.jit(augmented.insert, static_argnums=1)(of, dx, joining, amplitude)
 
     others = np.array([i for i in range(dx + dx * width) if i not in (dx + 3, dx + width + 3)])
     np.testing.assert_array_equal(np.asarray(new.mean)[others], np.asarray(of.mean)[others])
     np.testing.assert_array_equal(np.asarray(new.cov)[np.ix_(others, others)], cov[np.ix_(others, others)])
     assert np.linalg.eigvalsh(np.asarray(new.cov)).min() > 0
 
-    h_new, open_new = augmented.features(wider, kernel, augmented.whiten(wider, kernel), s[None])
-    h_old, open_old = augmented.features(basis, kernel, augmented.whiten(basis, kernel), s[None])
+    h_new, open_new = Expansion.of(wider, kernel, amplitude).features(s[None])
+    h_old, open_old = f.features(s[None])
     for d in range(dx):
         rows = slice(dx + d * width, dx + (d + 1) * width)
         np.testing.assert_allclose(h_new[0] @ new.mean[rows], h_old[0] @ of.mean[rows], rtol=1e-4)
@@ -144,7 +147,7 @@ def test_paths_that_leave_give_way_to_those_that_stay() -> None:
     low, high = jnp.array([-1.0]), jnp.array([1.0])
     leaves = jnp.arange(40) % 4 == 0  # at the third of five steps
     states = jnp.where((jnp.arange(5)[:, None] == 2) & leaves, 7.0, 0.5)[:, :, None]
-    chosen = np.asarray(augmented.stay(jax.random.key(0), states, low, high))
+    chosen = np.asarray(paths.stay(jax.random.key(0), states, low, high))
     np.testing.assert_array_equal(chosen[~leaves], np.arange(40)[~leaves])
     assert not np.asarray(leaves)[chosen].any()
     assert len(set(chosen[np.asarray(leaves)])) > 3  # not all the same one
@@ -155,7 +158,7 @@ def test_where_all_paths_leave_those_that_stay_longest_are_kept() -> None:
     low, high = jnp.array([-1.0, -1.0]), jnp.array([1.0, 1.0])
     steps = jnp.arange(10)  # path i leaves after i steps, by its second state
     states = jnp.stack([jnp.zeros((20, 10)), jnp.where(jnp.arange(20)[:, None] >= steps, -3.0, 0.0)], axis=2)
-    np.testing.assert_array_equal(augmented.stay(jax.random.key(0), states, low, high), 9)
+    np.testing.assert_array_equal(paths.stay(jax.random.key(0), states, low, high), 9)
 
 
 @double_precision
@@ -166,7 +169,7 @@ def test_forgetting_is_a_regression_with_lighter_rows() -> None:
     cov, no_prior = 1e6 * np.eye(3), jnp.full(3, jnp.inf)
     for t, row in enumerate(rows, start=1):
         gain = cov @ row / (row @ cov @ row + noise)
-        of = Joint(jnp.zeros(3), jnp.asarray(cov - np.outer(gain, row @ cov)))
+        of = AugmentedState(jnp.zeros(3), jnp.asarray(cov - np.outer(gain, row @ cov)))
         cov = np.asarray(of.cov if t == n else augmented.forget(of, no_prior, jnp.asarray(1.0 / t)).cov)
     weights = np.arange(1, n + 1) / n
     np.testing.assert_allclose(np.linalg.inv(cov), (rows.T * weights) @ rows / noise, rtol=1e-5, atol=1e-6)
@@ -175,7 +178,7 @@ def test_forgetting_is_a_regression_with_lighter_rows() -> None:
 @double_precision
 def test_forgetting_ends_at_the_prior() -> None:
     rng = np.random.default_rng(5)
-    of = Joint(jnp.asarray(rng.normal(size=5)), jnp.asarray(_random_cov(rng, 5)))
+    of = AugmentedState(jnp.asarray(rng.normal(size=5)), jnp.asarray(_random_cov(rng, 5)))
     variance = np.diagonal(of.cov)[2:]
     prior = jnp.asarray(variance * [1.0, 1.1, 9.0])
     wider = augmented.forget(of, prior, jnp.asarray(0.5))
@@ -206,6 +209,6 @@ def test_nothing_is_differentiated_into_nan() -> None:
     basis = Basis(jnp.zeros((3, 1)), jnp.asarray([1.0, 0.0, 0.0]), jnp.zeros(1), jnp.ones(1))
 
     def inverse(lengthscale: jax.Array) -> jax.Array:
-        return jnp.sum(augmented.whiten(basis, RBF(lengthscale[None])).inverse)
+        return jnp.sum(Expansion.of(basis, RBF(lengthscale[None]), jnp.ones(1)).inverse)
 
     assert np.isfinite(jax.grad(inverse)(jnp.asarray(1.0)))

@@ -1,0 +1,85 @@
+"""f as a linear function of features, for methods that learn it one sample at a time.
+
+    f_d(s) = x_d + W_d h(s) + r_d(s),   h(s) = [phi(s), (s - shift) / scale, 1],   phi(s) = K^{-1} k(Z, s)
+
+Row d of W holds the inducing outputs u_d of f_d(s) - x_d - linear_d(s) and the weights of a linear function, r_d the
+part of f_d that u leaves open. All rows share inducing inputs and correlations; the variance of f_d is its amplitude.
+The number of inducing inputs is fixed, so that nothing is compiled twice: some slots may be free.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from gpssm.gp.kernels import Kernel
+from gpssm.gp.sparse import jitter_for
+from gpssm.plumbing.catalogue import saved
+from gpssm.plumbing.contents import NonNegative, Positive
+
+
+@saved
+class Basis(NamedTuple):
+    """What h is made of: up to M inducing inputs, and the origin and unit of the linear part."""
+
+    inducing_inputs: Float[Array, "m d"]
+    used: NonNegative[Float[Array, " m"]]
+    """1 where an inducing input is in use, 0 where there is room for one."""
+    shift: Float[Array, " d"]
+    scale: Positive[Float[Array, " d"]]
+
+    @classmethod
+    def empty(cls, num_inducing: int, shift: Float[Array, " d"], scale: Float[Array, " d"]) -> "Basis":
+        """No inducing input is in use."""
+        return cls(jnp.zeros((num_inducing, len(scale))), jnp.zeros(num_inducing), shift, scale)
+
+
+class Joining(NamedTuple):
+    """A new inducing output given the others: u_new = phi . u + noise."""
+
+    slot: Array
+    phi: Float[Array, " m"]
+    """Zero for the slot itself, whose old u is marginalised."""
+    open_share: Float[Array, ""]
+    """Variance of the noise, as a share of the amplitude."""
+
+
+class Expansion(NamedTuple):
+    """A basis with its kernel, factored. Cost O(M^3)."""
+
+    basis: Basis
+    kernel: Kernel
+    """Correlations: of variance one."""
+    amplitude: Float[Array, " k"]
+    """Variance of every f_d."""
+    inverse: Float[Array, "m m"]
+    """Of K over the inducing inputs; a slot that is not in use is a unit row that touches nothing."""
+    chol: Float[Array, "m m"]
+
+    @classmethod
+    def of(cls, basis: Basis, kernel: Kernel, amplitude: Float[Array, " k"]) -> "Expansion":
+        used = basis.used
+        gram = kernel(basis.inducing_inputs, basis.inducing_inputs) * used[:, None] * used
+        chol = jnp.linalg.cholesky(gram + jnp.diag(1.0 - used + jitter_for(gram.dtype)))
+        lower = jax.scipy.linalg.solve_triangular(chol, jnp.eye(len(used), dtype=gram.dtype), lower=True)
+        return cls(basis, kernel, amplitude, lower.T @ lower, chol)
+
+    def features(self, s: Float[Array, "n d"]) -> tuple[Float[Array, "n f"], Float[Array, " n"]]:
+        """h at the rows of `s`, and the share of the amplitude that u leaves open there."""
+        k = self.kernel(s, self.basis.inducing_inputs) * self.basis.used
+        phi = k @ self.inverse
+        open_share = jnp.maximum(1.0 - jnp.sum(phi * k, axis=1), 0.0)
+        linear = (s - self.basis.shift) / self.basis.scale
+        return jnp.concatenate([phi, linear, jnp.ones((len(s), 1), s.dtype)], axis=1), open_share
+
+    def join(self, slot: Array, s: Float[Array, " d"]) -> tuple[Joining, Basis]:
+        """Put the inducing input `s` into a slot, with its conditional prior given the others."""
+        basis = self.basis
+        others = basis._replace(used=basis.used.at[slot].set(0.0))
+        k = self.kernel(s[None], basis.inducing_inputs)[0] * others.used
+        phi = Expansion.of(others, self.kernel, self.amplitude).inverse @ k
+        jitter = jitter_for(phi.dtype)
+        inputs, used = basis.inducing_inputs.at[slot].set(s), basis.used.at[slot].set(1.0)
+        joining = Joining(slot, phi, jnp.maximum(1.0 + jitter - phi @ k, jitter))
+        return joining, basis._replace(inducing_inputs=inputs, used=used)

@@ -1,0 +1,245 @@
+"""What methods share that carry an augmented state, one Gaussian over the state and the weights of f.
+
+For a while several hypotheses run side by side; forecasts and f are those of the one that leads.
+"""
+
+from abc import abstractmethod
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self, get_type_hints
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from gpssm.filters import augmented, sensitivity
+from gpssm.filters.augmented import AugmentedState, Innovation, Predicted
+from gpssm.filters.sensitivity import NoiseGradient, Sensitivity
+from gpssm.gp.basis import Basis, Expansion
+from gpssm.gp.kernels import Kernel
+from gpssm.models.emission import FunctionEmission, LinearEmission
+from gpssm.numerics.linalg import symmetric_root
+from gpssm.online import hypotheses, paths, placement
+from gpssm.online.base import Info, OnlineStateSpace
+from gpssm.online.hypotheses import Hypotheses, Hypothesis, leading
+from gpssm.online.outliers import Verdict, judge
+from gpssm.online.units import Units, running_spread
+from gpssm.plumbing.contents import NonNegative
+
+NDArray = np.ndarray
+
+_FAR = 4.0  # standard deviations of all states so far, beyond which f is not extrapolated
+
+
+class Tracked(eqx.Module):
+    """All that is carried from one sample to the next; what is learned by gradient is the method's own."""
+
+    augmented: AugmentedState
+    basis: Basis
+    sensitivity: Sensitivity
+    count: NonNegative[Float[Array, ""]]
+    rejected: NonNegative[Float[Array, ""]]
+    """Outliers in a row."""
+    spread: tuple[Float[Array, " dx"], NonNegative[Float[Array, " dx"]]]
+    """Running mean and variance of the states: where length scales make sense."""
+    emission: LinearEmission | FunctionEmission
+    points: Float[Array, "n dx"]
+    """Members of the ensemble, standardised."""
+    hyper: eqx.AbstractVar[Any]
+    """Logarithms of what is learned by gradient,"""
+    adam: eqx.AbstractVar[Any]
+    """and the moments of that gradient."""
+
+    @property
+    @abstractmethod
+    def obs_noise(self) -> Float[Array, " dy"]:
+        """Variances R."""
+
+    @property
+    @abstractmethod
+    def kernel(self) -> Kernel:
+        """Correlations; the variances are the amplitudes."""
+
+    @property
+    def process_noise(self) -> Float[Array, " k"]:
+        """Variances Q."""
+        return jnp.exp(self.hyper.process_noise)
+
+    @property
+    def state_dim(self) -> int:
+        return self.points.shape[-1]
+
+    @property
+    def f(self) -> Expansion:
+        """What f is made of, besides the weights."""
+        return Expansion.of(self.basis, self.kernel, jnp.exp(self.hyper.amplitude))
+
+    def placed(self, c: Float[Array, " dc"], f: Expansion, least: Array | float) -> tuple[AugmentedState, Expansion]:
+        """With an inducing input where the stream is now, if a share of more than `least` of f is open there."""
+        dx, state = self.state_dim, self.augmented
+        # Not where the state is only guessed, as in the middle of a long gap.
+        sure = jnp.all(jnp.diagonal(state.cov)[:dx] < jnp.exp(2 * self.hyper.lengthscale[:dx]))
+        here = jnp.concatenate([state.mean[:dx], c])
+        return placement.place(state, f, here, least, sure, lambda new: augmented.insert(state, dx, new, f.amplitude))
+
+    def moved(
+        self, found: "Assimilated", state: AugmentedState, basis: Basis, hyper: Any, adam: Any
+    ) -> tuple[Self, Info]:
+        """What is carried on, and what is reported, after a sample."""
+        dx = self.state_dim
+        new = replace(
+            self,
+            augmented=state,
+            basis=basis,
+            hyper=hyper,
+            adam=adam,
+            sensitivity=found.sensitivity,
+            count=self.count + jnp.where(found.anything, 1.0, 0.0),
+            rejected=found.verdict.rejected,
+            spread=running_spread(self.spread, state.mean[:dx], self.count, found.anything),
+        )
+        return new, Info(state.mean[:dx], state.cov[:dx, :dx], *found.prediction)
+
+
+def fresh(
+    state: AugmentedState, basis: Basis, emission: Any, points: NDArray, obs_noise: NDArray, count: float = 0.0
+) -> dict[str, Any]:
+    """Fields of a `Tracked` whose gradients have no past yet; it has seen `count` samples."""
+    dx, width = points.shape[1], len(basis.used) + len(basis.scale) + 1
+    rows = (len(state.mean) - dx) // width
+    fields = {
+        "augmented": state,
+        "basis": basis,
+        "sensitivity": sensitivity.nothing(dx, rows, len(obs_noise)),
+        "count": count,
+        "rejected": 0.0,
+        "spread": (basis.shift[:dx], basis.scale[:dx] ** 2),
+        "emission": emission,
+        "points": points,
+    }
+    return jax.tree.map(jnp.asarray, fields)
+
+
+class Assimilated(NamedTuple):
+    """What a sample has made of the augmented state, and what it says of the noises."""
+
+    state: AugmentedState
+    update: Innovation
+    verdict: Verdict
+    anything: Bool[Array, ""]
+    """Whether something of the sample was seen."""
+    gradient: NoiseGradient
+    sensitivity: Sensitivity
+    prediction: tuple[Float[Array, " dy"], Float[Array, " dy"], Float[Array, ""]]
+    """Mean and standard deviation of the sample before it was seen, and its log-density."""
+
+
+def assimilate(
+    state: Tracked, current: AugmentedState, predicted: Predicted, y: Float[Array, " dy"], learn_obs_noise: bool
+) -> Assimilated:
+    """Condition the augmented state on a sample, as far as that is believed."""
+    amplitude = jnp.exp(state.hyper.amplitude)
+    seen = augmented.observe(state.emission, predicted, y, state.obs_noise, state.points)
+    innovation = augmented.innovate(predicted, seen)
+    channels = jnp.sum(seen.precision > 0)
+    verdict = judge(innovation.distance / jnp.maximum(channels, 1), state.rejected)
+    trusted = seen._replace(precision=seen.precision / verdict.doubt)
+    free = predicted._replace(cov=predicted.cov * verdict.freedom)
+    update = augmented.innovate(free, trusted)
+    missing = jnp.any(jnp.isnan(y))
+    updated = augmented.confine(augmented.update(current, free, update), state.spread, state.basis.scale, missing)
+
+    carried = sensitivity.predict(state.sensitivity, predicted, amplitude, state.process_noise)
+    gradient = sensitivity.gradient(carried, len(amplitude), seen, innovation)
+    if not learn_obs_noise:
+        gradient = gradient._replace(obs_noise=jnp.zeros_like(gradient.obs_noise))
+    after = sensitivity.confine(sensitivity.update(carried, trusted, update), state.spread[1], missing)
+    variance = jnp.sum((seen.matrix @ predicted.cov) * seen.matrix, axis=1) + seen.variance
+    prediction = seen.expected, jnp.sqrt(variance), innovation.log_density
+    return Assimilated(updated, update, verdict, channels > 0, gradient, after, prediction)
+
+
+@dataclass(frozen=True)
+class AugmentedMethod(OnlineStateSpace):
+    """An online method whose state is a `Tracked`, or several of them during a trial.
+
+    Args, besides those of `OnlineStateSpace`:
+        num_inducing: budget M of inducing inputs, shared by all state dimensions.
+        trial: samples during which several hypotheses run side by side.
+    """
+
+    num_inducing: int = 40
+    _: KW_ONLY
+    trial: int = 100
+
+    staying: ClassVar[bool]
+    """Whether paths of a forecast that leave the range of all states so far give way to others."""
+
+    counts: ClassVar = {"num_inducing": 1, "trial": 0}
+
+    @abstractmethod
+    def hypothesis(self, units: Units, of: Hypothesis) -> Any:
+        """The state to start from if `of` is right."""
+
+    @staticmethod
+    @abstractmethod
+    def one_step(key: Array, state: Any, y: Array, c: Array) -> tuple[Any, Info]:
+        """`step` of one hypothesis."""
+
+    @classmethod
+    def state_type(cls) -> Any:
+        return get_type_hints(cls.hypothesis)["return"]
+
+    def initial_state(self, outputs: NDArray, inputs: NDArray) -> Any:
+        """Some hypotheses; nothing but the units of the first samples is known."""
+        units = self.units(outputs, inputs)
+        found = [self.hypothesis(units, of) for of in hypotheses.plausible(len(units.steps) < self.state_dim)]
+        return Hypotheses.of(found) if self.trial else found[0]
+
+    def prior(self, units: Units, of: Hypothesis, num_inducing: int, num_points: int) -> dict[str, Any]:
+        """Fields of a `Tracked` before the first sample."""
+        dx, shift, scale = self.state_dim, units.shift, units.scale
+        state = augmented.prior(shift[:dx], num_inducing, scale, units.steps, units.linear_prior(dx, of.linear_std))
+        basis = Basis.empty(num_inducing, jnp.asarray(shift), jnp.asarray(scale))
+        return fresh(state, basis, units.emission, augmented.members(num_points, dx), units.obs_noise)
+
+    def settled(self, state: Any) -> Any:
+        return leading(state)
+
+    @classmethod
+    def step(cls, key: Array, state: Any, y: Array, c: Array) -> tuple[Any, Info]:
+        """One sample, of one hypothesis or of all on trial. Deterministic: `key` is not used."""
+        if isinstance(state, Hypotheses):
+            return hypotheses.step(cls.one_step, key, state, y, c)
+        return cls.one_step(key, state, y, c)
+
+    @classmethod
+    def paths(cls, key: Array, state: Any, inputs: Array, num_paths: int) -> tuple[Array, Array]:
+        """Each path has its own draw of the state and of f. Far from all states, f is that of the nearest place."""
+        of: Tracked = leading(state)
+        f, (mean, cov), process_noise, dx = of.f, of.augmented, of.process_noise, of.state_dim
+        key_start, *keys = jax.random.split(key, 4)
+        drawn = mean + jax.random.normal(key_start, (num_paths, len(mean)), inputs.dtype) @ symmetric_root(cov)
+        weights = drawn[:, dx:].reshape(num_paths, len(process_noise), -1)
+        centre, far = of.spread[0], _FAR * jnp.sqrt(of.spread[1])
+        low, high = jnp.minimum(centre, mean[:dx]) - far, jnp.maximum(centre, mean[:dx]) + far
+
+        def move(x: Array, c: Array, key: Array) -> Array:
+            x = jnp.clip(x, low, high)
+            return augmented.with_past(paths.step(f, weights, process_noise, x, c, key), x)
+
+        within = (low, high) if cls.staying else None
+        return paths.sample(keys, drawn[:, :dx], inputs, move, of.emission, of.obs_noise, within)
+
+    @staticmethod
+    def transition(state: Any, x: Array) -> tuple[Array, Array]:
+        """f with W integrated out."""
+        of: Tracked = leading(state)
+        return augmented.transition(of.augmented, of.f, x)
+
+    @staticmethod
+    def process_noise(state: Any) -> Array:
+        """As learned so far; the past has none."""
+        of: Tracked = leading(state)
+        return jnp.pad(of.process_noise, (0, of.state_dim - len(of.process_noise)))

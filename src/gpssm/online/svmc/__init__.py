@@ -1,0 +1,1 @@
+"""SVMC: particles, their proposal, and what is learned by gradient."""

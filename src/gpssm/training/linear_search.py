@@ -1,0 +1,163 @@
+"""Linear models as skeletons: by the error of their simulation or of single steps, and how many states are enough."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpssm.training import subspace
+from gpssm.training.recordings import Recordings
+from gpssm.training.skeleton import FURTHEST, Skeleton, SkeletonFit, SkeletonProblem
+from gpssm.training.skeleton_candidates import PROCESS_NOISE, Candidate, fit_all, rated
+
+NDArray = np.ndarray
+
+AUTO: Any = "auto"
+"""A `state_dim` that the fit is to choose."""
+
+_CALLS = 2
+_WIDTH = 10.0  # of the priors, in standard deviations of states and inputs
+# More states are worth it for an error that is smaller than this, by this factor, and not as good as zero anyway.
+_GOOD, _CLEARLY, _EXACT = 0.6, 1.2, 0.01
+_LARGEST, STABLE = 0.995, 1.0  # modulus of an eigenvalue at the start, and in the end
+_NO_GP = -12.0  # logarithm of a scale that is none
+
+
+def linear_models(data: Recordings, orders: Sequence[int]) -> list[Candidate]:
+    """Linear models, one of every order, fitted to the error of their simulation; all in one program.
+
+    Each starts from a subspace fit. A smaller order is a larger one with states that are held at zero.
+    """
+    dx, dc = max(orders), data.inputs.shape[2]
+    problems = []
+    for order in orders:
+        near = subspace.identify(*data.early(), order)
+        linear = np.column_stack([stable(near.weight[:, :order]), near.weight[:, order:], near.bias])
+        initial = np.array([states[0] for states in near.states])
+        guess = _without_gp(_resized(linear, dx), _resized_states(initial, dx))
+        free = np.ones((order, order + dc + 1)), np.ones_like(initial)
+        width = _without_gp(_WIDTH * _resized(free[0], dx), _WIDTH * _resized_states(free[1], dx), log_scale=0.0)
+        problems.append(SkeletonProblem(guess, guess, width))
+    found = [rated(p, fit, data, "linear") for p, fit in zip(problems, fit_all(problems, data, _CALLS), strict=True)]
+    return [stabilised(resized(f, order), data) for f, order in zip(found, orders, strict=True)]
+
+
+def stabilised(candidate: Candidate, data: Recordings) -> Candidate:
+    """Made stable: a linear model that is not may follow a recording to its end, and explodes soon after."""
+    fitted, dx = candidate.fit.skeleton, candidate.order
+    a = fitted.linear[:, :dx]
+    if np.array_equal(a, stable(a, STABLE)):
+        return candidate
+    linear = np.column_stack([stable(a), fitted.linear[:, dx:]])
+    states = np.stack([_continued(linear, x[None], c) for x, c in zip(fitted.initial, data.inputs, strict=True)])[:, 1:]
+    fit = candidate.fit._replace(skeleton=fitted._replace(linear=linear), states=states)
+    return rated(candidate.problem, fit, data, "linear")
+
+
+def _continued(linear: NDArray, states: NDArray, inputs: NDArray) -> NDArray:
+    """States (t, dx) of a linear model that are known, and those that the inputs after them lead to."""
+    known = len(states)
+    states = np.concatenate([states, np.zeros((len(inputs), states.shape[1]))])
+    for t, c in enumerate(inputs, start=known):
+        moved = linear[:, :-1] @ np.concatenate([states[t - 1], c]) + linear[:, -1]
+        states[t] = np.clip(moved, -FURTHEST, FURTHEST)
+    return states
+
+
+def one_step_model(data: Recordings, order: int) -> Candidate:
+    """A subspace fit: ahead of the others where what is not explained is noise in the process."""
+    outputs, inputs = data.early()
+    found = subspace.identify(outputs, inputs, order)
+    weight = np.column_stack([stable(found.weight[:, :order], STABLE), found.weight[:, order:]])
+    linear = np.column_stack([weight, found.bias])
+    variance = np.mean(subspace.residuals(weight, found.bias, found.states, inputs) ** 2, axis=0)
+    pairs = zip(found.states, data.inputs, strict=True)
+    stacked = np.stack([_continued(linear, known, c[len(known) :]) for known, c in pairs])
+    guess = _without_gp(linear, stacked[:, 0])
+    fit = SkeletonFit(guess, np.asarray(1e-2), np.asarray(np.inf), stacked, np.ones((order, 1, 1)))
+    dy = data.output_dim
+    error = data.error(stacked) if data.holds_back else float(np.sqrt(variance[:dy].mean()))
+    process = np.maximum(variance, PROCESS_NOISE)
+    return Candidate(SkeletonProblem(guess, guess, guess), fit, error, 0.1 * variance[:dy], process, "one step")
+
+
+def _without_gp(linear: NDArray, initial: NDArray, log_scale: float = _NO_GP) -> Skeleton:
+    dx, d = len(linear), linear.shape[1] - 1
+    return Skeleton(linear, np.zeros((dx, 1)), np.zeros((1, d)), np.zeros((dx, d)), np.full(dx, log_scale), initial)
+
+
+def _resized_states(states: NDArray, dx: int) -> NDArray:
+    """States (..., n) of which there are `dx`: the first ones, or all of them and zeros."""
+    kept = states[..., :dx]
+    return np.pad(kept, [(0, 0)] * (kept.ndim - 1) + [(0, dx - kept.shape[-1])])
+
+
+def _resized(linear: NDArray, dx: int) -> NDArray:
+    """[A, B, b] (n, n + dc + 1) of as many states."""
+    n = len(linear)
+    return _resized_states(np.hstack([_resized_states(linear[:, :n], dx), linear[:, n:]]).T, dx).T
+
+
+def resized(candidate: Candidate, dx: int) -> Candidate:
+    """A linear model without its last states, or with further ones, which move nothing."""
+    if candidate.order == dx:
+        return candidate
+
+    def part(of: Skeleton, log_scale: float = _NO_GP) -> Skeleton:
+        return _without_gp(_resized(of.linear, dx), _resized_states(of.initial, dx), log_scale)
+
+    problem, fit, more = candidate.problem, candidate.fit, max(0, dx - candidate.order)
+    return candidate._replace(
+        problem=SkeletonProblem(part(problem.guess), part(problem.centre), part(problem.width, 0.0)),
+        fit=fit._replace(
+            skeleton=part(fit.skeleton), states=_resized_states(fit.states, dx), precision=np.ones((dx, 1, 1))
+        ),
+        process=np.pad(candidate.process[:dx], (0, more), constant_values=PROCESS_NOISE),
+    )
+
+
+class LinearModels(NamedTuple):
+    """The best linear model of every kind, all with as many states."""
+
+    state_dim: int
+    candidates: list[Candidate]
+
+    @classmethod
+    def of(cls, candidates: Iterable[Candidate], state_dim: int) -> "LinearModels":
+        best: dict[str, Candidate] = {}
+        for c in candidates:
+            if c.order <= state_dim and c.error < best.get(c.kind, c._replace(error=np.inf)).error:
+                best[c.kind] = c
+        return cls(state_dim, [resized(c, state_dim) for c in best.values()])
+
+
+def enough_states(data: Recordings) -> LinearModels:
+    """With 4 states or two more than outputs; with more, where that forecasts what was held back far better."""
+    dy = data.output_dim
+    enough = max(4, dy + 2)
+    found = linear_models(data, (enough, enough + 1, enough + 2, enough + 4))
+    found += [one_step_model(data, order) for order in range(dy, enough + 5)]
+    return LinearModels.of(found, max(enough, best_order(found, enough).order))
+
+
+def best_linear_models(data: Recordings, state_dim: int) -> LinearModels:
+    """With a number of states that is given."""
+    orders = range(max(data.output_dim, state_dim - 3), state_dim + 1)
+    found = linear_models(data, orders)
+    return LinearModels.of([*found, *(one_step_model(data, order) for order in orders)], state_dim)
+
+
+def best_order(found: Iterable[Candidate], enough: int) -> Candidate:
+    """The model with the smallest error, if it is good and clearly ahead of all with `enough` states or fewer.
+
+    Where no linear model is good, their errors are luck, and it is not states that are missing.
+    """
+    ranked = sorted(found, key=lambda c: c.error)
+    small = next(c for c in ranked if c.order <= enough)
+    best = ranked[0]
+    return best if best.error < _GOOD and _CLEARLY * max(best.error, _EXACT) < small.error else small
+
+
+def stable(a: NDArray, largest: float = _LARGEST) -> NDArray:
+    """A, or a fraction of it: no eigenvalue has a modulus above `largest`."""
+    return a * min(1.0, largest / max(float(np.max(np.abs(np.linalg.eigvals(a)))), 1e-12))
