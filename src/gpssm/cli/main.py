@@ -11,7 +11,7 @@ from gpssm.cli.options import AsJson, Quiet
 from gpssm.cli.reproduce import app as reproduce
 from gpssm.errors import InvalidInput
 from gpssm.filters import FILTERS
-from gpssm.methods.registry import METHODS
+from gpssm.methods.registry import METHODS, ONLINE
 from gpssm.models import LIKELIHOODS
 from gpssm.parallel import runtime
 from gpssm.plumbing.interruption import INTERRUPTED, listening
