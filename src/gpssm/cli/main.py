@@ -10,7 +10,7 @@ from gpssm import __version__
 from gpssm.cli.options import AsJson, Quiet
 from gpssm.cli.reproduce import app as reproduce
 from gpssm.errors import InvalidInput
-from gpssm.methods.registry import METHODS
+from gpssm.methods.registry import METHODS, ONLINE
 from gpssm.parallel import runtime
 from gpssm.plumbing.interruption import INTERRUPTED, listening
 
