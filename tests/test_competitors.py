@@ -17,8 +17,9 @@ from gpssm.gp.means import Linear
 from gpssm.gp.sparse import SparseGP
 from gpssm.methods import envi, prssm, registry, vcdt
 from gpssm.methods.base import Learner, StateSpaceMethod
-from gpssm.models import GPSSM, DiagonalNoise, InitialState, LinearEmission, Transition
-from gpssm.models.gpssm import FullNoise
+from gpssm.models.emission import LinearEmission
+from gpssm.models.gpssm import GPSSM, InitialState, Transition
+from gpssm.models.noise import DiagonalNoise, FullNoise
 from gpssm.training.optimiser import Schedule
 from gpssm.training.recognition import Gaussians
 from gpssm.training.windows import Windows, cut
@@ -137,20 +138,21 @@ def test_mixed_gps_are_correlated_in_everything_that_uses_them() -> None:
     mixing = np.array([[1.0, 0.8], [-0.5, 0.6]])
     plain, mixed = nonlinear_model(full=False), nonlinear_model(full=False, mixing=mixing)
     x = jnp.asarray(np.random.default_rng(3).standard_normal((4, STATES + INPUTS)))
-    mean, var = plain.transition.marginal()(x)
-    mean_mixed, factor = mixed.transition.marginal()(x)
+    mean, noise = plain.transition.marginal()(x)
+    mean_mixed, noise_mixed = mixed.transition.marginal()(x)
+    factor = noise_mixed.chol
     base = plain.transition.mean(x)
     np.testing.assert_allclose(mean_mixed, base + (mean - base) @ mixing.T, rtol=1e-10)
     cov = np.einsum("nij,nkj->nik", factor, factor)
-    np.testing.assert_allclose(cov, np.einsum("ij,nj,kj->nik", mixing, var, mixing), rtol=1e-10)
+    np.testing.assert_allclose(cov, np.einsum("ij,nj,kj->nik", mixing, noise.variance, mixing), rtol=1e-10)
 
-    q = mixed.process_noise.factor
+    q, variance = mixed.process_noise, mixed.process_noise.variance
     many = 40_000
-    repeated = (jnp.tile(mean_mixed[:1], (many, 1)), jnp.tile(factor[:1], (many, 1, 1)))
+    repeated = (jnp.tile(mean_mixed[:1], (many, 1)), FullNoise(jnp.tile(factor[:1], (many, 1, 1))))
     draws = jax.random.normal(KEY, (2, many, STATES))
-    np.testing.assert_allclose(np.cov(ensemble.move(*repeated, q, draws).T), cov[0] + np.diag(q), atol=0.02)
+    np.testing.assert_allclose(np.cov(ensemble.move(*repeated, q, draws).T), cov[0] + np.diag(variance), atol=0.02)
     predicted = ensemble.predict(*repeated, q, draws)
-    np.testing.assert_allclose(predicted.spread, cov[0] + np.diag(q), rtol=1e-6)
+    np.testing.assert_allclose(predicted.spread, cov[0] + np.diag(variance), rtol=1e-6)
 
 
 def test_envi_without_updates_scores_as_prssm_with_moments_matched() -> None:

@@ -13,7 +13,9 @@ from gpssm.gp.kernels import RBF
 from gpssm.gp.means import Linear
 from gpssm.gp.sparse import SparseGP
 from gpssm.methods.envi import Data, EnVISettings, Phase, elbo
-from gpssm.models import GPSSM, DiagonalNoise, InitialState, LinearEmission, Transition
+from gpssm.models.emission import LinearEmission
+from gpssm.models.gpssm import GPSSM, InitialState, Transition
+from gpssm.models.noise import DiagonalNoise
 from gpssm.numerics.parameters import free_values, parameters, with_free_values
 from gpssm.training.windows import Windows, cut
 

@@ -11,14 +11,16 @@ from cuthbertlib import ensemble_kalman as cuthbert
 from scipy.stats import multivariate_normal
 
 from gpssm.filters import ensemble, kalman
-from gpssm.models import FunctionEmission, LinearEmission
+from gpssm.filters.small_ensembles import gaspari_cohn
+from gpssm.models.emission import FunctionEmission, LinearEmission
+from gpssm.models.noise import DiagonalNoise, FullNoise
 
 UPDATES = ("perturbed", "sqrt", "mixture")
 MOMENTS = ("sampled", "exact_noise")
 ALL = list(itertools.product(MOMENTS, UPDATES))
 
 predict = jax.jit(ensemble.predict, static_argnames=("moments", "inflation"))
-draw_noise = jax.jit(ensemble.draw_noise, static_argnums=(1, 2, 3, 4), static_argnames=("full", "options", "dtype"))
+draw_noise = jax.jit(ensemble.draw_noise, static_argnums=(1, 2, 3, 4), static_argnames=("kinds", "options", "dtype"))
 
 
 def key(seed):
@@ -68,14 +70,14 @@ def run(random, system, initial, outputs, inputs, *, num_members, options, full=
     first = initial.mean + jax.random.normal(key_first, (num_members, dx)) @ jnp.linalg.cholesky(initial.cov).T
     q = system.process_cov - F_VAR * jnp.eye(dx)
     observing = ensemble.Observing(
-        jnp.linalg.cholesky(q) if full else jnp.diagonal(q),
+        FullNoise(jnp.linalg.cholesky(q)) if full else DiagonalNoise(jnp.diagonal(q)),
         LinearEmission(system.emission, system.emission_bias),
-        jnp.diagonal(system.obs_cov),
+        DiagonalNoise(jnp.diagonal(system.obs_cov)),
     )
 
     def transition(x):
         mean = x[:, :dx] @ system.transition.T
-        return mean.at[:, 0].add(x[:, dx]), jnp.full_like(mean, F_VAR)
+        return mean.at[:, 0].add(x[:, dx]), DiagonalNoise(jnp.full_like(mean, F_VAR))
 
     return ensemble.run(transition, observing, first, outputs, inputs, key_noise, options)
 
@@ -84,7 +86,7 @@ def run(random, system, initial, outputs, inputs, *, num_members, options, full=
 def exact(system, initial, outputs, inputs):
     offsets = jnp.zeros((outputs.shape[0], initial.mean.shape[0])).at[:, 0].set(inputs[:, 0])
     trace = kalman.filter(system, initial, outputs, offsets)
-    return trace, kalman.smooth(system, trace)
+    return trace, kalman.smooth(system, trace, outputs)
 
 
 def any_prediction(n=7, dx=3, dy=2, *, moments="sampled", emission=None, seed=0, inflation=1.0):
@@ -92,8 +94,8 @@ def any_prediction(n=7, dx=3, dy=2, *, moments="sampled", emission=None, seed=0,
     rng = np.random.default_rng(seed)
     predicted = predict(
         jnp.asarray(rng.normal(size=(n, dx)) @ rng.normal(size=(dx, dx)) + 1.0),
-        jnp.asarray(rng.uniform(0.1, 0.5, size=(n, dx))),
-        jnp.asarray(rng.uniform(0.1, 0.5, size=dx)),
+        DiagonalNoise(rng.uniform(0.1, 0.5, size=(n, dx))),
+        DiagonalNoise(rng.uniform(0.1, 0.5, size=dx)),
         jnp.asarray(rng.normal(size=(1, n, dx))),
         moments=moments,
         inflation=inflation,
@@ -132,9 +134,9 @@ def test_predicted_moments_match_numpy(full):
     rng = np.random.default_rng(0)
     f_mean, f_var = rng.normal(size=(9, 2)), rng.uniform(0.1, 1.0, (9, 2))
     q = covariance(rng, 2) if full else np.diag([0.3, 0.7])
-    factor = np.linalg.cholesky(q) if full else np.diag(q)
+    process_noise = FullNoise(np.linalg.cholesky(q)) if full else DiagonalNoise(np.diag(q))
     noise = rng.normal(size=(2 if full else 1, 9, 2))
-    arguments = [jnp.asarray(a) for a in (f_mean, f_var, factor, noise)]
+    arguments = [jnp.asarray(f_mean), DiagonalNoise(f_var), process_noise, jnp.asarray(noise)]
     sampled = predict(*arguments, moments="sampled")
     np.testing.assert_allclose(sampled.mean, np.asarray(sampled.members).mean(axis=0), atol=1e-12)
     np.testing.assert_allclose(sampled.cov, np.cov(np.asarray(sampled.members).T), atol=1e-12)
@@ -149,15 +151,12 @@ def test_members_move_with_their_own_variance_and_q(full):
     """Oracle: 100000 draws per member of N(f_mean^n, diag(f_var^n) + Q), within five standard errors."""
     rng, draws = np.random.default_rng(1), 100_000
     q = covariance(rng, 2) if full else np.diag([0.3, 0.7])
-    factor = jnp.asarray(np.linalg.cholesky(q) if full else np.diag(q))
+    process_noise = FullNoise(np.linalg.cholesky(q)) if full else DiagonalNoise(np.diag(q))
     for f_mean, f_var in (([1.0, -2.0], [0.1, 2.0]), ([0.0, 5.0], [1.0, 0.01])):
         noise = jnp.asarray(rng.normal(size=(2 if full else 1, draws, 2)))
         shape = (draws, 2)
-        moved = np.asarray(
-            ensemble.move(
-                jnp.broadcast_to(jnp.asarray(f_mean), shape), jnp.broadcast_to(jnp.asarray(f_var), shape), factor, noise
-            )
-        )
+        f_noise = DiagonalNoise(jnp.broadcast_to(jnp.asarray(f_var), shape))
+        moved = np.asarray(ensemble.move(jnp.broadcast_to(jnp.asarray(f_mean), shape), f_noise, process_noise, noise))
         cov = q + np.diag(f_var)
         assert (np.abs(moved.mean(axis=0) - f_mean) < 5 * np.sqrt(np.diag(cov) / draws)).all()
         error = np.sqrt((np.outer(np.diag(cov), np.diag(cov)) + cov**2) / draws)
@@ -168,10 +167,10 @@ def test_a_full_q_that_is_diagonal_is_a_diagonal_q():
     """Oracle: the diagonal Q, in the moments: exact in closed form, within standard errors for the members."""
     rng, n = np.random.default_rng(2), 100_000
     q = np.array([0.3, 0.7])
-    f_mean, f_var = jnp.asarray(rng.normal(size=(n, 2))), jnp.full((n, 2), 0.1)
+    f_mean, f_noise = jnp.asarray(rng.normal(size=(n, 2))), DiagonalNoise(jnp.full((n, 2), 0.1))
     noise = jnp.asarray(rng.normal(size=(2, n, 2)))
-    diagonal = predict(f_mean, f_var, jnp.asarray(q), noise[:1])
-    full = predict(f_mean, f_var, jnp.asarray(np.diag(np.sqrt(q))), noise)
+    diagonal = predict(f_mean, f_noise, DiagonalNoise(q), noise[:1])
+    full = predict(f_mean, f_noise, FullNoise(np.diag(np.sqrt(q))), noise)
     np.testing.assert_allclose(full.mean, diagonal.mean, atol=1e-12)
     np.testing.assert_allclose(full.cov, diagonal.cov, atol=1e-12)
     cov = np.asarray(diagonal.cov)
@@ -194,9 +193,11 @@ def test_inflation_multiplies_the_covariance(moments):
 
 def test_every_member_time_and_channel_has_its_own_noise():
     """Oracle: the standard normal. Shared draws would make the correlation of some pair one."""
-    for full, options in ((False, ensemble.Options(update="perturbed")), (True, ensemble.Options(update="mixture"))):
-        process, perturbation = draw_noise(key(0), 5, 400, 2, 3, full=full, options=options, dtype=jnp.dtype("float64"))
-        assert process.shape == (5, 2 if full else 1, 400, 2)
+    for kinds, options in ((1, ensemble.Options(update="perturbed")), (2, ensemble.Options(update="mixture"))):
+        process, perturbation = draw_noise(
+            key(0), 5, 400, 2, 3, kinds=kinds, options=options, dtype=jnp.dtype("float64")
+        )
+        assert process.shape == (5, kinds, 400, 2)
         assert perturbation.shape == (5, 400, 3)
         assert process.dtype == perturbation.dtype == jnp.float64
         columns = np.concatenate(
@@ -206,7 +207,7 @@ def test_every_member_time_and_channel_has_its_own_noise():
         assert np.abs(columns.std(axis=0) - 1).max() < 5 / np.sqrt(800)
         assert np.abs(np.corrcoef(columns.T) - np.eye(columns.shape[1])).max() < 5 / np.sqrt(400)
     no_draws = draw_noise(
-        key(0), 5, 4, 2, 3, full=False, options=ensemble.Options(update="sqrt"), dtype=jnp.dtype("float32")
+        key(0), 5, 4, 2, 3, kinds=1, options=ensemble.Options(update="sqrt"), dtype=jnp.dtype("float32")
     )
     assert no_draws[1] is None
     assert no_draws[0].dtype == jnp.float32
@@ -288,10 +289,8 @@ def test_each_member_sees_its_own_perturbation():
     n, p, r = 100_000, 2.0, 0.5
     prior = jnp.asarray(1.0 + np.sqrt(p) * np.random.default_rng(0).normal(size=(n, 1)))
     zero = jnp.zeros((n, 1))
-    predicted = predict(prior, zero, jnp.zeros(1), zero[None], moments="sampled")
-    _, noise = draw_noise(
-        key(1), 1, n, 1, 1, full=False, options=ensemble.Options(update="perturbed"), dtype=prior.dtype
-    )
+    predicted = predict(prior, DiagonalNoise(zero), DiagonalNoise(jnp.zeros(1)), zero[None], moments="sampled")
+    _, noise = draw_noise(key(1), 1, n, 1, 1, kinds=1, options=ensemble.Options(update="perturbed"), dtype=prior.dtype)
     emission = LinearEmission(np.ones((1, 1)), np.zeros(1))
     filtered = condition(predicted, emission, jnp.asarray([2.0]), jnp.asarray([r]), noise[0], update="perturbed")
     posterior, too_narrow = p * r / (p + r), p * (r / (p + r)) ** 2
@@ -431,7 +430,7 @@ def test_mixture_posterior_by_quadrature():
     """Oracle: Bayes' rule on a grid, for two clusters of members that no single Gaussian describes."""
     centres = np.concatenate([np.linspace(-3.2, -2.8, 10), np.linspace(1.8, 2.2, 10)])[:, None]
     zeros = jnp.zeros((20, 1))
-    predicted = predict(jnp.asarray(centres), zeros, jnp.asarray([0.3]), zeros[None])
+    predicted = predict(jnp.asarray(centres), DiagonalNoise(zeros), DiagonalNoise([0.3]), zeros[None])
     emission = LinearEmission(np.ones((1, 1)), np.zeros(1))
     y, r = 1.5, 0.8
     noise = jnp.asarray(np.random.default_rng(0).normal(size=(20, 1)))
@@ -449,21 +448,21 @@ def test_mixture_posterior_by_quadrature():
 
 def test_gaspari_cohn():
     """Oracle: cuthbert's function of the full support; and the properties of Gaspari and Cohn (1999)."""
-    radius, gaspari_cohn = 1.7, jax.jit(ensemble.gaspari_cohn, static_argnums=1)
+    radius, at = 1.7, jax.jit(gaspari_cohn, static_argnums=1)
     distance = np.linspace(0, 5, 501)
-    taper = np.asarray(gaspari_cohn(jnp.asarray(distance), radius))
+    taper = np.asarray(at(jnp.asarray(distance), radius))
     np.testing.assert_allclose(taper, cuthbert.gaspari_cohn(distance, 2 * radius), atol=1e-12)
     assert taper[0] == 1.0
     np.testing.assert_array_equal(taper[distance >= 2 * radius], 0.0)
     assert (taper[distance < 1.9 * radius] > 0).all()
     assert (np.diff(taper) <= 1e-15).all()
-    np.testing.assert_array_equal(taper, gaspari_cohn(jnp.asarray(-distance), radius))
+    np.testing.assert_array_equal(taper, at(jnp.asarray(-distance), radius))
     for edge in (radius, 2 * radius):
-        either_side = gaspari_cohn(jnp.asarray([edge - 1e-9, edge + 1e-9]), radius)
+        either_side = at(jnp.asarray([edge - 1e-9, edge + 1e-9]), radius)
         assert abs(float(either_side[0] - either_side[1])) < 1e-8
     for size in (1.0, 2.5, 8.0):
         index = np.arange(20.0)
-        matrix = np.asarray(gaspari_cohn(jnp.asarray(index[:, None] - index), size))
+        matrix = np.asarray(at(jnp.asarray(index[:, None] - index), size))
         assert np.linalg.eigvalsh(matrix).min() > -1e-12
 
 
@@ -472,7 +471,7 @@ def test_localisation_cuts_spurious_correlations():
     predicted, _, _, _, noise = any_prediction(n=6, dx=4, dy=1)
     emission = LinearEmission(np.eye(1, 4), np.zeros(1))
     index = np.arange(4.0)
-    taper = ensemble.gaspari_cohn(jnp.asarray(index[:, None] - index), 1.0)
+    taper = gaspari_cohn(jnp.asarray(index[:, None] - index), 1.0)
     y, r = jnp.asarray([3.0]), jnp.asarray([0.5])
     filtered = condition(predicted, emission, y, r, noise, taper, update="perturbed")
     cov = np.asarray(predicted.cov * taper)
@@ -490,15 +489,20 @@ def test_a_state_beyond_the_radius_is_not_moved(update):
     f_mean = jnp.asarray(rng.normal(size=(6, 4)) @ rng.normal(size=(4, 4)))
     index = np.arange(4.0)
     observing = ensemble.Observing(
-        jnp.full(4, 0.01),
+        DiagonalNoise(jnp.full(4, 0.01)),
         LinearEmission(np.eye(1, 4), np.zeros(1)),
-        jnp.asarray([0.5]),
-        ensemble.gaspari_cohn(jnp.asarray(index[:, None] - index), 1.0),
+        DiagonalNoise([0.5]),
+        gaspari_cohn(jnp.asarray(index[:, None] - index), 1.0),
     )
     draws = jnp.asarray(rng.normal(size=(1, 6, 4))), None if update == "sqrt" else jnp.asarray(rng.normal(size=(6, 1)))
     assimilate = jax.jit(ensemble.assimilate, static_argnames="options")
     predicted, filtered = assimilate(
-        f_mean, jnp.full((6, 4), 0.01), jnp.asarray([3.0]), *draws, observing, options=ensemble.Options(update=update)
+        f_mean,
+        DiagonalNoise(jnp.full((6, 4), 0.01)),
+        jnp.asarray([3.0]),
+        *draws,
+        observing,
+        options=ensemble.Options(update=update),
     )
     assert abs(float(filtered.mean[0] - predicted.mean[0])) > 0.1
     np.testing.assert_allclose(filtered.mean[2:], predicted.mean[2:], atol=1e-12)
@@ -509,7 +513,7 @@ def test_localised_covariance_is_a_covariance():
     predicted, _, _, _, noise = any_prediction(n=4, dx=6, dy=1)
     emission = LinearEmission(np.eye(1, 6), np.zeros(1))
     index = np.arange(6.0)
-    taper = ensemble.gaspari_cohn(jnp.asarray(index[:, None] - index), 1.0)
+    taper = gaspari_cohn(jnp.asarray(index[:, None] - index), 1.0)
     y, r = jnp.asarray([3.0]), jnp.asarray([0.05])
     filtered = condition(predicted, emission, y, r, noise, taper, update="perturbed")
     assert np.linalg.eigvalsh(np.asarray(filtered.cov)).min() > -1e-10

@@ -8,7 +8,8 @@ import pytest
 from gpssm.datasets import kink, kink_function
 from gpssm.experiments.filters import true_kink, true_model
 from gpssm.filters import ensemble, extended, kalman
-from gpssm.models import FunctionEmission, LinearEmission
+from gpssm.models.emission import FunctionEmission, LinearEmission
+from gpssm.models.noise import DiagonalNoise, FullNoise
 
 run = jax.jit(extended.run, static_argnums=0, static_argnames="inflation")
 A = np.array([[0.8, 0.3], [-0.2, 0.7]])
@@ -20,11 +21,11 @@ WEIGHT, BIAS, R = np.array([[1.0, 0.5], [0.3, -1.0], [0.0, 2.0]]), np.array([0.1
 def independent(x):
     """A linear f of state and input; the input is added to the first state."""
     mean = x[:, :2] @ A.T
-    return mean.at[:, 0].add(x[:, 2]), jnp.full_like(mean, 0.05)
+    return mean.at[:, 0].add(x[:, 2]), DiagonalNoise(jnp.full_like(mean, 0.05))
 
 
 def mixed(x):
-    return independent(x)[0], jnp.broadcast_to(F_ROOT, (x.shape[0], 2, 2))
+    return independent(x)[0], FullNoise(jnp.broadcast_to(F_ROOT, (x.shape[0], 2, 2)))
 
 
 def as_function(x):
@@ -46,9 +47,9 @@ def test_a_linear_system_is_filtered_exactly(correlated):
     offsets = jnp.concatenate([jnp.asarray(c), jnp.zeros((40, 1))], axis=1)
     exact = jax.jit(kalman.filter)(system, first, jnp.asarray(y), offsets)
     observing = ensemble.Observing(
-        jnp.asarray(Q_ROOT if correlated else np.diag(q)),
+        FullNoise(Q_ROOT) if correlated else DiagonalNoise(np.diag(q)),
         FunctionEmission.unscaled(as_function, 2, 3) if correlated else LinearEmission(WEIGHT, BIAS),
-        jnp.asarray(R),
+        DiagonalNoise(R),
     )
     trace = run(mixed if correlated else independent, observing, first, jnp.asarray(y), jnp.asarray(c))
     for ours, theirs in zip(jax.tree.leaves(trace), jax.tree.leaves(exact), strict=True):
@@ -58,10 +59,11 @@ def test_a_linear_system_is_filtered_exactly(correlated):
 
 def test_tangents():
     """Oracle: the derivatives of kink and of a square, by hand."""
-    observing = ensemble.Observing(jnp.asarray([0.1]), FunctionEmission.unscaled(jnp.square, 1, 1), jnp.asarray([0.2]))
+    emission = FunctionEmission.unscaled(jnp.square, 1, 1)
+    observing = ensemble.Observing(DiagonalNoise([0.1]), emission, DiagonalNoise([0.2]))
 
     def f(x):
-        return true_kink(x), 0.3 * x**2
+        return true_kink(x), DiagonalNoise(0.3 * x**2)
 
     x = -0.7
     system, offset = extended.linearise(f, observing, jnp.asarray([x]), jnp.zeros(0))
@@ -74,7 +76,7 @@ def test_tangents():
 
 
 def test_inflation_multiplies_the_predicted_standard_deviation():
-    observing = ensemble.Observing(jnp.asarray([0.3, 0.6]), LinearEmission(WEIGHT, BIAS), jnp.asarray(R))
+    observing = ensemble.Observing(DiagonalNoise([0.3, 0.6]), LinearEmission(WEIGHT, BIAS), DiagonalNoise(R))
     first = kalman.Gaussian(jnp.zeros(2), jnp.eye(2))
     blind, c = jnp.full((1, 3), jnp.nan), jnp.zeros((1, 1))
     inflated = run(independent, observing, first, blind, c, inflation=1.2)
@@ -85,7 +87,7 @@ def test_inflation_multiplies_the_predicted_standard_deviation():
 def test_members_have_the_moments_exactly(cov):
     """Oracle: NumPy's moments; also of a covariance that has no Cholesky factor."""
     noise = jnp.asarray(np.random.default_rng(0).normal(size=(20, 2)))
-    members = np.asarray(extended.members(kalman.Gaussian(jnp.asarray([1.0, -3.0]), jnp.asarray(cov)), noise))
+    members = np.asarray(extended.draws(kalman.Gaussian(jnp.asarray([1.0, -3.0]), jnp.asarray(cov)), noise))
     np.testing.assert_allclose(members.mean(axis=0), [1.0, -3.0], atol=1e-12)
     np.testing.assert_allclose(np.cov(members.T), cov, atol=1e-12)
 

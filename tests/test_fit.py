@@ -16,7 +16,7 @@ import pytest
 
 import gpssm
 from gpssm.experiments import kink as experiment
-from gpssm.models import DiagonalNoise
+from gpssm.models.noise import DiagonalNoise
 from gpssm.plumbing.compilation import CompileClock
 from gpssm.plumbing.interruption import Interruption
 from gpssm.training import optimiser, selection

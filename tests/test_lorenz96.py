@@ -12,7 +12,7 @@ import pytest
 from gpssm.cli import reproduce as command
 from gpssm.datasets import lorenz96, lorenz96_function
 from gpssm.experiments import filters as experiment
-from gpssm.filters import ensemble
+from gpssm.filters import small_ensembles
 from gpssm.reproduction.plan import jobs_of
 from gpssm.reproduction.store import Store
 from gpssm.reproduction.work import record
@@ -60,7 +60,7 @@ def test_rotation_keeps_mean_and_covariance(n):
     rng = np.random.default_rng(0)
     members = rng.normal(size=(n, 5)) @ rng.normal(size=(5, 5)) + 3.0
     draws = jnp.asarray(rng.normal(size=(2000, n - 1, n - 1)))
-    rotated = np.asarray(jax.jit(jax.vmap(ensemble.rotate, (None, 0)))(jnp.asarray(members), draws))
+    rotated = np.asarray(jax.jit(jax.vmap(small_ensembles.rotate, (None, 0)))(jnp.asarray(members), draws))
     for one in rotated[:20]:
         np.testing.assert_allclose(one.mean(axis=0), members.mean(axis=0), atol=1e-12)
         np.testing.assert_allclose(np.cov(one.T), np.cov(members.T), atol=1e-11)

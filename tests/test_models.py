@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from gpssm.gp import RBF, Function, Identity, Linear, SparseGP, Zero
-from gpssm.models import GPSSM, DiagonalNoise, FullNoise, InitialState, LinearEmission, Transition
+from gpssm.models.emission import LinearEmission
+from gpssm.models.gpssm import GPSSM, InitialState, Transition
+from gpssm.models.noise import DiagonalNoise, FullNoise
 from gpssm.models.scaling import Scaling, moments
 from gpssm.posteriors.history import History
 from gpssm.posteriors.summary import summarise
@@ -72,10 +74,12 @@ def test_a_mean_function_of_the_user_sees_the_users_units():
 def test_noise_covariances():
     """Oracle: by definition."""
     np.testing.assert_array_equal(DiagonalNoise([0.5, 2.0]).covariance, np.diag([0.5, 2.0]))
-    np.testing.assert_array_equal(DiagonalNoise([0.5, 2.0]).factor, [0.5, 2.0])
     chol = factor(3)
     np.testing.assert_allclose(FullNoise(chol).covariance, chol @ chol.T, atol=1e-14)
-    np.testing.assert_array_equal(FullNoise(chol).factor, chol)
+    np.testing.assert_allclose(FullNoise(chol).variance, np.diag(chol @ chol.T), atol=1e-14)
+    both = np.stack([chol, 2.0 * chol])
+    np.testing.assert_allclose(FullNoise(both).covariance, 2.5 * chol @ chol.T, atol=1e-13)
+    np.testing.assert_allclose(DiagonalNoise([[0.5, 2.0], [1.5, 4.0]]).covariance, np.diag([1.0, 3.0]), atol=1e-14)
 
 
 def test_initial_members_have_their_sequences_moments():

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from gpssm.gp import RBF, Linear, Matern32, SparseGP
-from gpssm.models import GPSSM, DiagonalNoise, FullNoise, InitialState, LinearEmission, Transition
+from gpssm.models.emission import LinearEmission
+from gpssm.models.gpssm import GPSSM, InitialState, Transition
+from gpssm.models.noise import DiagonalNoise, FullNoise
 from gpssm.numerics.parameters import free_values, match, parameter, parameters, with_free_values, with_values
 
 

@@ -10,7 +10,8 @@ import pytest
 from gpssm.datasets import kink, kink_function
 from gpssm.experiments.filters import true_model
 from gpssm.filters import ensemble, kalman, particle
-from gpssm.models import LinearEmission
+from gpssm.models.emission import LinearEmission
+from gpssm.models.noise import DiagonalNoise, FullNoise
 
 A = np.array([[0.8, 0.3], [-0.2, 0.7]])
 F_ROOT, Q_ROOT = np.array([[0.3, 0.0], [0.1, 0.2]]), np.array([[0.5, 0.0], [0.2, 0.4]])
@@ -40,19 +41,19 @@ def exact(y, c):
 def transition(x):
     """A linear f of state and input with a full covariance."""
     mean = x[:, :2] @ A.T
-    return mean.at[:, 0].add(x[:, 2]), jnp.broadcast_to(F_ROOT, (x.shape[0], 2, 2))
+    return mean.at[:, 0].add(x[:, 2]), FullNoise(jnp.broadcast_to(F_ROOT, (x.shape[0], 2, 2)))
 
 
 @partial(jax.jit, static_argnames=("repeats", "count"))
 def repeated(y, c, key, channels, *, repeats, count):
     """Independent runs, side by side, on the given rows of C."""
     emission = LinearEmission(jnp.asarray(WEIGHT)[channels], jnp.asarray(BIAS)[channels])
-    observing = ensemble.Observing(jnp.asarray(Q_ROOT), emission, jnp.asarray(R)[channels])
+    observing = ensemble.Observing(FullNoise(Q_ROOT), emission, DiagonalNoise(jnp.asarray(R)[channels]))
 
     def one(key):
         key_first, key_run = jax.random.split(key)
         first = MEAN + jax.random.normal(key_first, (count, 2)) @ ROOT.T
-        return particle.run(transition, observing, first, y, c, key_run, correlated=True)
+        return particle.run(transition, observing, first, y, c, key_run)
 
     return jax.vmap(one)(jax.random.split(key, repeats))
 

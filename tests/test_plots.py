@@ -9,9 +9,10 @@ import pytest
 import gpssm
 from gpssm import metrics, plots
 from gpssm.filters import ensemble
+from gpssm.filters.ensemble import FilterSettings
 from gpssm.methods.envi import EnVI
 from gpssm.posteriors.history import History
-from gpssm.posteriors.posterior import FilterSettings, Posterior
+from gpssm.posteriors.posterior import Posterior
 from gpssm.posteriors.states import Forecast, States
 
 mpl.use("Agg")

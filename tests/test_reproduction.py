@@ -197,6 +197,33 @@ def test_a_run_and_what_it_leaves(paper: Paper) -> None:
     assert len(paper.fits()) == begun + 4
 
 
+def test_an_experiment_is_a_command(tmp_path: Path) -> None:
+    """By its line in the list alone: its plan, its table, its fits, and what has failed."""
+    command = [sys.executable, str(SCRIPT), "reproduce", "fake", "--method", "plain", "--seeds", "2"]
+    environment = os.environ | {"FAKE_LOG": str(tmp_path / "log")}
+
+    def call(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *more], capture_output=True, text=True, timeout=60, env=environment)
+
+    assert "Nothing but names." in call("--help").stdout
+    table = call("--quiet")
+    assert table.returncode == 0 and table.stderr == ""
+    assert re.search(r"plain *│ 0.050000 ± 0.050000 │$", table.stdout, re.MULTILINE)
+    first = call("--json", "--quiet", "--out", str(tmp_path / "out"))
+    found = json.loads(first.stdout)
+    assert [(row["method"], row["seed"], row["score"]) for row in found["rows"]] == [
+        ("plain", 0, 0.0),
+        ("plain", 1, 0.1),
+    ]
+    assert Path(found["report"]).is_file()
+    fits = (tmp_path / "log").read_text()
+    assert call("--json", "--quiet", "--out", str(tmp_path / "out")).stdout == first.stdout
+    assert (tmp_path / "log").read_text() == fits  # nothing was fitted again
+    failing = call("--method", "failing", "--seeds", "1", "--quiet")
+    assert failing.returncode == 0 and failing.stderr.startswith("gpssm: failed: fake failing data seed 0: ValueError:")
+    assert "method: expected one of plain, other, failing, fatal or all, got 'x'" in call("--method", "x").stderr
+
+
 def paper_counts(done: int, failed: int) -> dict[str, int]:
     return {"total": done + failed, "done": done, "failed": failed}
 

@@ -19,22 +19,23 @@ from hypothesis import given, settings
 import gpssm
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
-from gpssm.filters.ensemble import Options
+from gpssm.filters.ensemble import FilterSettings, Options
 from gpssm.gp.kernels import RBF
 from gpssm.gp.means import Function, Identity, Linear, Zero
 from gpssm.gp.sparse import SparseGP
 from gpssm.methods import registry
 from gpssm.methods.arx import ARX
 from gpssm.models.emission import FunctionEmission, LinearEmission
-from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise, InitialState, Transition
+from gpssm.models.gpssm import GPSSM, InitialState, Transition
 from gpssm.models.neural import GatedTransition, ResidualTransition
+from gpssm.models.noise import DiagonalNoise, FullNoise
 from gpssm.models.scaling import Scaling
 from gpssm.online.stream import Stream
 from gpssm.plumbing import catalogue, contents, serialization
 from gpssm.plumbing.serialization import InvalidFile
 from gpssm.posteriors.history import History
 from gpssm.posteriors.linear import LinearPosterior
-from gpssm.posteriors.posterior import FilterSettings, Posterior
+from gpssm.posteriors.posterior import Posterior
 
 NDArray = np.ndarray
 Change = Callable[[dict[str, Any], list[NDArray]], None]

@@ -28,6 +28,7 @@ from gpssm.cli.main import main
 from gpssm.datasets import Series
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
+from gpssm.filters.ensemble import FilterSettings
 from gpssm.live.checkpoint import Checkpoint
 from gpssm.live.locks import Holder, locked
 from gpssm.live.records import LONGEST, BadRecord, Lines, Names, Sample, from_fields
@@ -36,7 +37,7 @@ from gpssm.methods.envi import EnVI
 from gpssm.methods.last_value import LastValue
 from gpssm.plumbing.serialization import write_atomically
 from gpssm.posteriors.history import History
-from gpssm.posteriors.posterior import FilterSettings, Posterior
+from gpssm.posteriors.posterior import Posterior
 
 COMMAND = [sys.executable, str(Path(__file__).with_name("local_level_cli.py")), "stream"]
 Q, R, P, WARM_UP = 0.1, 0.5, 100.0, 3  # of the model in that file

@@ -10,12 +10,13 @@ import pytest
 
 import gpssm
 from gpssm.filters import ensemble
+from gpssm.filters.ensemble import FilterSettings
 from gpssm.models.scaling import moments
 from gpssm.numerics.parameters import parameters
 from gpssm.plumbing.compilation import CompileClock
 from gpssm.plumbing.validation import training_data
 from gpssm.posteriors.history import History
-from gpssm.posteriors.posterior import FilterSettings, Posterior
+from gpssm.posteriors.posterior import Posterior
 
 T = 30
 SIGNAL = np.sin(np.arange(float(T)))

@@ -20,7 +20,9 @@ from gpssm.methods import cogpssm, vgpssm
 from gpssm.methods.base import Learner
 from gpssm.methods.cogpssm import COGPSSM, Constraint, lagrangian
 from gpssm.methods.vgpssm import VGPSSM, Chain, ChainNetwork, contracted, elbo, read_terms
-from gpssm.models import GPSSM, DiagonalNoise, InitialState, LinearEmission, Transition
+from gpssm.models.emission import LinearEmission
+from gpssm.models.gpssm import GPSSM, InitialState, Transition
+from gpssm.models.noise import DiagonalNoise
 from gpssm.numerics.parameters import free_values, parameters, with_free_values
 from gpssm.training import subspace
 from gpssm.training.optimiser import Schedule

@@ -30,6 +30,7 @@ class Choices(NamedTuple):
     method: str
     state_dim: int | None
     num_inducing: int | None
+    likelihood: str | None
     restarts: int | None
     seed: int
 
@@ -89,7 +90,7 @@ def run(
 
 def _fit_of(choices: Choices) -> Callable[..., Fitted]:
     """The `fit` of the method that was chosen."""
-    said = {"state_dim": choices.state_dim, "num_inducing": choices.num_inducing}
+    said = {name: getattr(choices, name) for name in ("state_dim", "num_inducing", "likelihood")}
     given = {name: value for name, value in said.items() if value is not None}
     method = registry.build(choices.method, **registry.applicable(choices.method, **DEFAULTS) | given)
     fit: Callable[..., Fitted] = method.fit

@@ -10,7 +10,9 @@ from gpssm import __version__
 from gpssm.cli.options import AsJson, Quiet
 from gpssm.cli.reproduce import app as reproduce
 from gpssm.errors import InvalidInput
+from gpssm.filters import FILTERS
 from gpssm.methods.registry import METHODS, ONLINE
+from gpssm.models import LIKELIHOODS
 from gpssm.parallel import runtime
 from gpssm.plumbing.interruption import INTERRUPTED, listening
 
@@ -111,6 +113,9 @@ def fit(
     num_inducing: Annotated[
         int | None, typer.Option(min=1, help="Inducing points of every state, where f is a GP; 20 by default.")
     ] = None,
+    likelihood: Annotated[
+        str | None, typer.Option(help=f"Of the outputs, one of {', '.join(LIKELIHOODS)}; the first by default.")
+    ] = None,
     restarts: Annotated[
         int | None,
         typer.Option(min=1, help="Starts of which the best is kept; 3 by default where states are hidden."),
@@ -122,7 +127,7 @@ def fit(
     """Learn a model from your recordings. Ctrl-C stops early and keeps the best model so far."""
     from gpssm.cli.fit import Choices, run
 
-    choices = Choices(method, state_dim, num_inducing, restarts, seed)
+    choices = Choices(method, state_dim, num_inducing, likelihood, restarts, seed)
     run(data, (outputs, inputs), id_, choices, out, json_, quiet)
 
 
@@ -133,7 +138,7 @@ def filter_(
     out: Annotated[Path, typer.Option("--out", "-o", help="CSV file for the states.")],
     smooth: Annotated[bool, typer.Option("--smooth", help="Use later samples, too.")] = False,
     filter_: Annotated[
-        str | None, typer.Option("--filter", help="ensemble (the default), particle or extended.")
+        str | None, typer.Option("--filter", help=f"One of {', '.join(FILTERS)}; the first by default.")
     ] = None,
     outputs: OutputColumns = None,
     inputs: InputColumns = None,

@@ -132,7 +132,11 @@ def run(
     if json_:
         print_json(result)
         return
-    print_tables(found.tables(groups) if hasattr(found, "tables") else found.section(groups).tables)
+    print_tables(
+        found.tables(groups)
+        if hasattr(found, "tables")
+        else [table.without_files() for table in found.section(groups).tables]
+    )
     if out is not None:
         print_line(f"report: {result['report']}")
 
@@ -152,7 +156,14 @@ def select(
 
 def every_fit(groups: Sequence[Group]) -> dict[str, Any]:
     """The `rows` of an experiment that has none of its own."""
-    return {"rows": [group.cell._asdict() | result for group in groups for result in group.results]}
+    return {
+        "rows": [
+            {"method": group.method, "dataset": group.cell.dataset, "setting": group.cell.setting, "seed": seed}
+            | result
+            for group in groups
+            for (seed, _), result in zip(group.files, group.results, strict=True)
+        ]
+    }
 
 
 def print_tables(tables: Sequence[Table]) -> None:

@@ -112,7 +112,7 @@ class Experiment(Protocol):
 
 def choose(name: str, asked: str | Iterable[str], known: Iterable[str]) -> list[str]:
     """Those of the names `known` that an option asks for, in its order and whatever their case; `all` is every one."""
-    known, found = list(known), list[str]()
+    known, found = list(dict.fromkeys(known)), list[str]()
     for value in [asked] if isinstance(asked, str) else asked:
         fitting = known if value == "all" else [k for k in known if k.lower() == value.lower()]
         if not fitting:

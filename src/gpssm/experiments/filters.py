@@ -31,13 +31,17 @@ from gpssm.experiments.estimates import mean, with_errors
 from gpssm.experiments.kink import LENGTH, PROCESS_NOISE
 from gpssm.experiments.pages import Figure, Section, Table
 from gpssm.experiments.tables import formatted
-from gpssm.filters import ensemble, extended, kalman, particle
+from gpssm.filters import FILTERS, ensemble, extended, kalman, particle
+from gpssm.filters.ensemble import FilterSettings
+from gpssm.filters.particle import NUM_PARTICLES
+from gpssm.filters.small_ensembles import gaspari_cohn, rotate
 from gpssm.models.emission import LinearEmission
-from gpssm.models.gpssm import GPSSM, DiagonalNoise, InitialState
+from gpssm.models.gpssm import GPSSM, InitialState
+from gpssm.models.noise import DiagonalNoise, Noise
 from gpssm.models.scaling import Scaling
 from gpssm.plumbing.precision import double_precision
 from gpssm.posteriors.history import History
-from gpssm.posteriors.posterior import NUM_PARTICLES, FilterSettings, Posterior
+from gpssm.posteriors.posterior import Posterior
 
 SEEDS = 5
 LEFT_OUT = "filters: the kink function but for observation noise 0.008"
@@ -50,8 +54,7 @@ KINK_FILTERS: dict[str, tuple[str, ensemble.Update | None]] = {
     "ensemble, perturbed": ("ensemble", "perturbed"),
     "ensemble, sqrt": ("ensemble", "sqrt"),
     "ensemble, mixture": ("ensemble", "mixture"),
-    "particle": ("particle", None),
-    "extended": ("extended", None),
+    **{name: (name, None) for name in FILTERS if name != "ensemble"},
 }
 NUM_MEMBERS = 200
 TEST_SEED = 1000  # of the recording that is filtered, plus that of the one learned from
@@ -134,11 +137,10 @@ class KnownTransition(eqx.Module):
     function: Callable[[Array], Array] = eqx.field(static=True)
     state_dim: int = eqx.field(static=True)
     num_inducing = 0
-    correlated = False
 
-    def __call__(self, x: Float[Array, "n dx"]) -> tuple[Float[Array, "n dx"], Float[Array, "n dx"]]:
+    def __call__(self, x: Float[Array, "n dx"]) -> tuple[Float[Array, "n dx"], Noise]:
         mean = self.function(x)
-        return mean, jnp.zeros_like(mean)
+        return mean, DiagonalNoise(jnp.zeros_like(mean))
 
     def marginal(self) -> "KnownTransition":
         """Itself: there is no u to integrate out."""
@@ -218,12 +220,11 @@ def twin(
     def body(members: Array, now: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
         y, key = now
         key_y, key_rotation = jax.random.split(key)
-        f = lorenz96_function(members)
         perturbations = None if options.update == "sqrt" else jax.random.normal(key_y, (n, DIM))
-        _, filtered = ensemble.assimilate(f, jnp.zeros_like(f), y, still, perturbations, observing, options)
+        _, filtered = ensemble.assimilate(*_transition(members), y, still, perturbations, observing, options)
         members = filtered.members
         if settings.rotated:
-            members = ensemble.rotate(members, jax.random.normal(key_rotation, (n - 1, n - 1)))
+            members = rotate(members, jax.random.normal(key_rotation, (n - 1, n - 1)))
         return members, (jnp.mean(members, axis=0), filtered.log_likelihood)
 
     key_start, key_steps = jax.random.split(key)
@@ -239,12 +240,12 @@ def _observing(radius: float | None = None) -> ensemble.Observing:
         index = np.arange(DIM)
         apart = np.abs(index[:, None] - index)
         on_the_ring = np.minimum(apart, DIM - apart).astype(float)
-        taper = ensemble.gaspari_cohn(jnp.asarray(on_the_ring), _WIDTH * radius)
-    return ensemble.Observing(jnp.zeros(DIM), emission, jnp.full(DIM, OBS_NOISE), taper)
+        taper = gaspari_cohn(jnp.asarray(on_the_ring), _WIDTH * radius)
+    return ensemble.Observing(DiagonalNoise(jnp.zeros(DIM)), emission, DiagonalNoise(jnp.full(DIM, OBS_NOISE)), taper)
 
 
-def _transition(x: Float[Array, "n dx"]) -> tuple[Float[Array, "n dx"], Float[Array, "n dx"]]:
-    return lorenz96_function(x), jnp.zeros_like(x)
+def _transition(x: Float[Array, "n dx"]) -> tuple[Float[Array, "n dx"], Noise]:
+    return lorenz96_function(x), DiagonalNoise(jnp.zeros_like(x))
 
 
 def _no_inputs(outputs: Array) -> Array:

@@ -165,7 +165,7 @@ def run(task: Task) -> dict[str, Any]:
     length, level, seed = _length(task.cell), float(task.dataset), task.seed
     outputs = kink(length, PROCESS_NOISE[cast(Setting, task.setting)], level, seed).outputs
     method = build(task.method, level)
-    learned: Learned
+    learned: Fitted | Stream
     if task.method in ONLINE:
         learned = stream = cast(Stream, method.start(seed=seed))
         _, milliseconds = learn_once(stream, outputs)

@@ -26,6 +26,11 @@ class Table(NamedTuple):
     note: str = ""
     brief: bool = False
 
+    def without_files(self) -> "Table":
+        """Without the column that leads to files, for where it would lead nowhere."""
+        kept = self.columns.index("results by seed") if "results by seed" in self.columns else None
+        return self._replace(columns=self.columns[:kept], rows=tuple(row[:kept] for row in self.rows))
+
 
 class Figure(NamedTuple):
     """A picture as PNG."""
@@ -36,7 +41,7 @@ class Figure(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A chapter of the report."""
+    """What the report shows of one experiment."""
 
     title: str
     text: tuple[str, ...] = ()

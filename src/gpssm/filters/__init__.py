@@ -1,6 +1,15 @@
-"""Filters as pure functions: exact Kalman, ensemble Kalman, extended Kalman, particle."""
+"""Filters as pure functions: exact Kalman, ensemble Kalman, extended Kalman, particle.
 
-from gpssm.filters import ensemble as ensemble
-from gpssm.filters import extended as extended
-from gpssm.filters import kalman as kalman
-from gpssm.filters import particle as particle
+A filter of a fitted model is a module with `filter_recording(model, members, outputs, inputs, key, settings)`. It
+starts from `members` (n, dx) one step before the first sample, or from p(x_0) where they are None, and runs over
+standardised `outputs` (T, dy), NaN where one is missing, and `inputs` (T, dc). It returns an object with `mean`
+(T, dx), `cov` (T, dx, dx), `log_likelihood` (T,) and the `members` (n, dx) after the last sample. A new filter is such
+a file and one line here.
+"""
+
+# Where a filter is; nothing is imported before it is used.
+FILTERS = {
+    "ensemble": "gpssm.filters.ensemble",
+    "particle": "gpssm.filters.particle",
+    "extended": "gpssm.filters.extended",
+}

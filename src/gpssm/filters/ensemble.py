@@ -24,14 +24,17 @@ Three ways to update the members:
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from gpssm.models.gpssm import GPSSM
+from gpssm.models.noise import Likelihood, Noise, num_draws
 from gpssm.numerics.linalg import cholesky, gaussian_log_density, solve_lower, solve_lower_transposed
 from gpssm.plumbing.catalogue import saved
+from gpssm.plumbing.contents import Positive, shape
 
 Moments = Literal["sampled", "exact_noise"]
 Update = Literal["perturbed", "sqrt", "mixture"]
@@ -91,30 +94,25 @@ def sample_moments(members: Float[Array, "n dx"]) -> tuple[Float[Array, " dx"], 
 
 def predict(
     f_mean: Float[Array, "n dx"],
-    f_var: Float[Array, "n ..."],
-    process_noise: Float[Array, "..."],
-    noise: Float[Array, "k n dx"],
+    f_noise: Noise,
+    process_noise: Noise,
+    eps: Float[Array, "k n dx"],
     *,
     moments: Moments = "exact_noise",
     inflation: float = 1.0,
 ) -> Predicted:
-    """Move the members: `x^n ~ N(f_mean^n, diag(f_var^n) + Q)`.
+    """Move the members: `x^n ~ N(f_mean^n, Var f^n + Q)`.
 
     Args:
         f_mean: mean of `f` at every member.
-        f_var: variance of `f` at every member; or a factor (n, dx, dx) of its covariance.
-        process_noise: variances (dx,), or the Cholesky factor (dx, dx) of a full Q.
-        noise: standard normal draws; k = 1 where both covariances are diagonal, 2 otherwise.
+        f_noise: what is not known of `f` there, one noise for every member.
+        process_noise: `N(0, Q)`.
+        eps: standard normal draws, as many as `num_draws` says of the two noises.
         moments: how the predicted mean and covariance are formed; see the module.
         inflation: factor on the anomalies.
     """
-    members = move(f_mean, f_var, process_noise, noise)
-    covariance = jnp.diag(process_noise) if process_noise.ndim == 1 else process_noise @ process_noise.T
-    if f_var.ndim == 2:
-        spread = covariance + jnp.diag(jnp.mean(f_var, axis=0))
-    else:
-        spread = covariance + jnp.einsum("nij,nkj->ik", f_var, f_var) / f_var.shape[0]
-    centres = f_mean
+    members, centres = move(f_mean, f_noise, process_noise, eps), f_mean
+    spread = process_noise.covariance + f_noise.covariance
     if moments == "sampled":
         mean, cov = sample_moments(members)
     else:
@@ -128,17 +126,12 @@ def predict(
 
 
 def move(
-    f_mean: Float[Array, "n dx"],
-    f_var: Float[Array, "n ..."],
-    process_noise: Float[Array, "..."],
-    noise: Float[Array, "k n dx"],
+    f_mean: Float[Array, "n dx"], f_noise: Noise, process_noise: Noise, eps: Float[Array, "k n dx"]
 ) -> Float[Array, "n dx"]:
-    """Draws of `N(f_mean^n, diag(f_var^n) + Q)`; arguments as in `predict`."""
-    if f_var.ndim == 2 and process_noise.ndim == 1:
-        return f_mean + jnp.sqrt(f_var + process_noise) * noise[0]
-    of_f = jnp.sqrt(f_var) * noise[0] if f_var.ndim == 2 else jnp.einsum("nij,nj->ni", f_var, noise[0])
-    of_q = jnp.sqrt(process_noise) * noise[1] if process_noise.ndim == 1 else noise[1] @ process_noise.T
-    return f_mean + of_f + of_q
+    """Draws of `N(f_mean^n, Var f^n + Q)`; arguments as in `predict`."""
+    if num_draws(f_noise, process_noise) == 1:
+        return f_mean + jnp.sqrt(f_noise.variance + process_noise.variance) * eps[0]
+    return f_mean + f_noise.draws(eps[0]) + process_noise.draws(eps[1])
 
 
 def observe(emission: Emission, predicted: Predicted, taper: Float[Array, "dx dx"] | None = None) -> Observed:
@@ -170,9 +163,9 @@ class _Seen(NamedTuple):
     noise_sd: Float[Array, " dy"]
 
     @classmethod
-    def of(cls, y: Float[Array, " dy"], obs_noise: Float[Array, " dy"]) -> "_Seen":
+    def of(cls, y: Float[Array, " dy"], variance: Float[Array, " dy"]) -> "_Seen":
         mask = ~jnp.isnan(y)
-        return cls(mask, jnp.where(mask, y, 0.0), jnp.sqrt(jnp.where(mask, obs_noise, 1.0)))
+        return cls(mask, jnp.where(mask, y, 0.0), jnp.sqrt(jnp.where(mask, variance, 1.0)))
 
     def residual(self, expected: Float[Array, "*n dy"]) -> Float[Array, "*n dy"]:
         return jnp.where(self.mask, self.y - expected, 0.0)
@@ -187,14 +180,15 @@ def update(
     predicted: Predicted,
     observed: Observed,
     y: Float[Array, " dy"],
-    obs_noise: Float[Array, " dy"],
+    variance: Float[Array, " dy"],
     noise: Float[Array, "n dy"] | None = None,
 ) -> Filtered:
-    """Condition the members on `y`; with `noise` by perturbed observations, without by square root.
+    """Condition the members on `y`, which has Gaussian noise of this `variance`.
 
+    With standard normal draws `noise` by perturbed observations, without them by square root.
     A NaN in `y` leaves that channel out. Cost O(n dx dy + dy^3).
     """
-    seen = _Seen.of(y, obs_noise)
+    seen = _Seen.of(y, variance)
     chol = seen.factor(observed.cov)
     half_gain_t = solve_lower(chol, jnp.where(seen.mask, observed.cross, 0.0).T)  # S^{-1/2} P_yx
     whitened = solve_lower(chol, seen.residual(observed.mean)[:, None])[:, 0]
@@ -220,7 +214,7 @@ def correct(
     predicted: Predicted,
     emission: Emission,
     y: Float[Array, " dy"],
-    obs_noise: Float[Array, " dy"],
+    variance: Float[Array, " dy"],
 ) -> Filtered:
     """Give updated members the posterior moments of the predicted Gaussian mixture.
 
@@ -231,7 +225,7 @@ def correct(
     """
     matrix = emission.matrix
     assert matrix is not None
-    seen = _Seen.of(y, obs_noise)
+    seen = _Seen.of(y, variance)
     cross = jnp.where(seen.mask, predicted.spread @ matrix.T, 0.0)
     chol = seen.factor(matrix @ cross)
     half_gain_t = solve_lower(chol, cross.T)
@@ -250,45 +244,14 @@ def correct(
     centre, current = sample_moments(filtered.members)
     stretch_t = solve_lower_transposed(_safe_cholesky(current), cholesky(cov).T)
     members = mean + (filtered.members - centre) @ stretch_t
-    anything = jnp.any(seen.mask)
-    return Filtered(
-        jnp.where(anything, members, filtered.members),
-        jnp.where(anything, mean, filtered.mean),
-        jnp.where(anything, cov, filtered.cov),
-        filtered.log_likelihood,
-    )
+    corrected = Filtered(members, mean, cov, filtered.log_likelihood)
+    return jax.tree.map(lambda new, old: jnp.where(jnp.any(seen.mask), new, old), corrected, filtered)
 
 
 def _safe_cholesky(cov: Float[Array, "dx dx"]) -> Float[Array, "dx dx"]:
     """Factor of an ensemble's covariance; the floor keeps it real where the members have collapsed."""
     floor = 1e-10 * (jnp.trace(cov) + 1e-30)
     return cholesky(cov + floor * jnp.eye(cov.shape[0], dtype=cov.dtype))
-
-
-def rotate(members: Float[Array, "n dx"], noise: Float[Array, "m m"]) -> Float[Array, "n dx"]:
-    """Replace members by others with the same mean and covariance, at random; `noise` is standard normal, m = n - 1.
-
-    A square-root update is deterministic: where nothing else is random either, it gathers the spread of many steps
-    in few members. A rotation of the anomalies that leaves their mean at zero spreads it again (Sakov and Oke,
-    2008, "Implications of the form of the ensemble transformation"). Cost O(n^3 + n^2 dx).
-    """
-    n, dtype = members.shape[0], members.dtype
-    q, r = jnp.linalg.qr(noise)
-    rotation = q * jnp.sign(jnp.diagonal(r))  # uniform over the rotations (Mezzadri, 2007)
-    # A reflection that takes the first axis to (1, ..., 1) takes the others to a basis of what sums to zero.
-    axis = jnp.full(n, n**-0.5, dtype).at[0].add(-1.0)
-    basis = (jnp.eye(n, dtype=dtype) - 2.0 * axis[:, None] * axis / (axis @ axis))[:, 1:]
-    mean = jnp.mean(members, axis=0)
-    return mean + basis @ (rotation @ (basis.T @ (members - mean)))
-
-
-def gaspari_cohn(distance: Float[Array, "..."], radius: float) -> Float[Array, "..."]:
-    """Gaspari and Cohn's compactly supported correlation (1999, Eq. 4.10), zero beyond `2 radius`."""
-    r = jnp.abs(distance) / radius
-    inner = 1 - 5 / 3 * r**2 + 5 / 8 * r**3 + r**4 / 2 - r**5 / 4
-    safe = jnp.maximum(r, 0.5)
-    outer = 4 - 5 * r + 5 / 3 * r**2 + 5 / 8 * r**3 - r**4 / 2 + r**5 / 12 - 2 / (3 * safe)
-    return jnp.where(r <= 1, inner, jnp.where(r < 2, outer, 0.0))
 
 
 @saved
@@ -300,28 +263,60 @@ class Options(NamedTuple):
     inflation: float = 1.0
 
 
+@saved
+class FilterSettings(NamedTuple):
+    """How a fitted model filters. Hashable."""
+
+    num_members: Positive[int]
+    options: Options
+    taper: Annotated[tuple[tuple[float, ...], ...] | None, shape("dx dx")] = None
+
+
 class Trace(NamedTuple):
     """What a filter leaves behind, one entry per time step."""
 
     predicted: Predicted
     filtered: Filtered
 
+    @property
+    def mean(self) -> Float[Array, "t dx"]:
+        return self.filtered.mean
 
-Transition = Callable[[Float[Array, "n d"]], tuple[Float[Array, "n dx"], Float[Array, "n ..."]]]
+    @property
+    def cov(self) -> Float[Array, "t dx dx"]:
+        return self.filtered.cov
+
+    @property
+    def log_likelihood(self) -> Float[Array, " t"]:
+        return self.filtered.log_likelihood
+
+    @property
+    def members(self) -> Float[Array, "n dx"]:
+        """After the last sample: where a forecast continues from."""
+        return self.filtered.members[-1]
+
+
+Transition = Callable[[Float[Array, "n d"]], tuple[Float[Array, "n dx"], Noise]]
 
 
 class Observing(NamedTuple):
-    """All of the model that comes after f: noise covariances and the emission."""
+    """All of the model that comes after f."""
 
-    process_noise: Float[Array, "..."]
+    process_noise: Noise
     emission: Emission
-    obs_noise: Float[Array, " dy"]
+    obs_noise: Likelihood
     taper: Float[Array, "dx dx"] | None = None
+
+    @classmethod
+    def of(cls, model: GPSSM, taper: tuple[tuple[float, ...], ...] | None = None) -> "Observing":
+        """That of a model, in single precision if it is."""
+        own = None if taper is None else jnp.asarray(taper, model.obs_noise.variance.dtype)
+        return cls(model.process_noise, model.emission, model.obs_noise, own)
 
 
 def assimilate(
     f_mean: Float[Array, "n dx"],
-    f_var: Float[Array, "n ..."],
+    f_noise: Noise,
     y: Float[Array, " dy"],
     process_draws: Float[Array, "k n dx"],
     obs_draws: Float[Array, "n dy"] | None,
@@ -330,14 +325,17 @@ def assimilate(
 ) -> tuple[Predicted, Filtered]:
     """One time step after f has been evaluated at every member: add noise, score `y`, condition on it."""
     predicted = predict(
-        f_mean, f_var, observing.process_noise, process_draws, moments=options.moments, inflation=options.inflation
+        f_mean, f_noise, observing.process_noise, process_draws, moments=options.moments, inflation=options.inflation
     )
     observed = observe(observing.emission, predicted, observing.taper)
-    filtered = update(predicted, observed, y, observing.obs_noise, obs_draws)
+    variance, score = observing.obs_noise.match(y, observed.mean, observed.cov)
+    filtered = update(predicted, observed, y, variance, obs_draws)
+    if score is not None:
+        filtered = filtered._replace(log_likelihood=score)
     if options.update == "mixture":
         if observing.taper is not None:
             raise ValueError("localization: the mixture's moments cannot be tapered; use 'perturbed' or 'sqrt'.")
-        filtered = correct(filtered, predicted, observing.emission, y, observing.obs_noise)
+        filtered = correct(filtered, predicted, observing.emission, y, variance)
     return predicted, filtered
 
 
@@ -349,24 +347,38 @@ def run(
     inputs: Float[Array, "t dc"],
     key: Array,
     options: Options,
-    *,
-    correlated: bool = False,
 ) -> Trace:
-    """Filter one recording; `first` holds the members one step before the first sample.
-
-    `correlated` says that `transition` returns factors of covariances instead of variances.
-    """
+    """Filter one recording; `first` holds the members one step before the first sample."""
     (length, output_dim), (num_members, state_dim) = outputs.shape, first.shape
-    full = correlated or observing.process_noise.ndim == 2
-    draws = draw_noise(key, length, num_members, state_dim, output_dim, full=full, options=options, dtype=outputs.dtype)
+    kinds = moving_draws(transition, with_inputs(first, inputs[0]), observing.process_noise)
+    draws = draw_noise(
+        key, length, num_members, state_dim, output_dim, kinds=kinds, options=options, dtype=outputs.dtype
+    )
 
     def body(members: Array, now: tuple[Array, Array, Array, Array | None]) -> tuple[Array, Trace]:
         y, c, process_draws, obs_draws = now
-        f_mean, f_var = transition(with_inputs(members, c))
-        predicted, filtered = assimilate(f_mean, f_var, y, process_draws, obs_draws, observing, options)
+        f = transition(with_inputs(members, c))
+        predicted, filtered = assimilate(*f, y, process_draws, obs_draws, observing, options)
         return filtered.members, Trace(predicted, filtered)
 
     return jax.lax.scan(body, first, (outputs, inputs, *draws))[1]
+
+
+def filter_recording(
+    model: GPSSM, members: Array | None, outputs: Array, inputs: Array, key: Array, settings: FilterSettings
+) -> Trace:
+    """The filter as `gpssm.filters.FILTERS` knows it: from `members`, or from p(x_0)."""
+    key_x0, key_noise = jax.random.split(key)
+    if members is None:
+        shape = (settings.num_members, model.state_dim)
+        members = model.initial_state.prior_members(jax.random.normal(key_x0, shape, outputs.dtype))
+    observing = Observing.of(model, settings.taper)
+    return run(model.transition.marginal(), observing, members, outputs, inputs, key_noise, settings.options)
+
+
+def moving_draws(transition: Callable[..., tuple[Array, Noise]], x: Array, process_noise: Noise) -> int:
+    """How many standard normal draws a move takes, from what `transition` says of any rows `x`."""
+    return num_draws(jax.eval_shape(transition, x)[1], process_noise)
 
 
 def with_inputs(members: Float[Array, "*b n dx"], c: Float[Array, "*b dc"]) -> Float[Array, "*b n d"]:
@@ -384,16 +396,16 @@ def draw_noise(
     state_dim: int,
     output_dim: int,
     *,
-    full: bool,
+    kinds: int,
     options: Options,
     dtype: jnp.dtype,
 ) -> tuple[Float[Array, "t k n dx"], Float[Array, "t n dy"] | None]:
-    """All standard normal draws that a filter over `length` steps needs.
+    """All standard normal draws that a filter over `length` steps needs, `kinds` of them for every move.
 
     Drawn in single precision: seven digits of a random number are enough, at half the cost.
     """
     key_x, key_y = jax.random.split(key)
-    shape = (length, 2 if full else 1, num_members, state_dim)
+    shape = (length, kinds, num_members, state_dim)
     process = jax.random.normal(key_x, shape, jnp.float32).astype(dtype)
     if options.update == "sqrt":
         return process, None

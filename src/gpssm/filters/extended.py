@@ -6,17 +6,17 @@ rest is the Kalman filter (`filters.kalman`) of that linear system:
     P_t = A P A^T + Var f(m) + Q,    A = df/dx at m,    C = dg/dx at f(m)
 
 The cheapest of the filters and free of random numbers, and right as long as f is close to its tangent over the
-width of the state's distribution. Arguments are those of `filters.ensemble`: a NaN is a missing channel, noise is
-diagonal or full.
+width of the state's distribution. Arguments are those of `filters.ensemble`; a NaN is a missing channel.
 """
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gpssm.filters import kalman
-from gpssm.filters.ensemble import Observing, Transition, sample_moments, with_inputs
+from gpssm.filters import kalman, particle
+from gpssm.filters.ensemble import FilterSettings, Observing, Transition, sample_moments, with_inputs
 from gpssm.filters.kalman import Gaussian, System, Trace
+from gpssm.models.gpssm import GPSSM
 from gpssm.numerics.linalg import cholesky, solve_lower
 
 
@@ -26,19 +26,18 @@ def linearise(
     """The system that `x_{t-1} = mean` is moved and seen by, and its offset `f(mean) - A mean`."""
 
     def f(x: Array) -> tuple[Array, tuple[Array, Array]]:
-        f_mean, f_var = transition(with_inputs(x[None], c))
-        return f_mean[0], (f_mean[0], f_var[0])
+        f_mean, f_noise = transition(with_inputs(x[None], c))
+        return f_mean[0], (f_mean[0], f_noise.covariance)
 
     def g(x: Array) -> tuple[Array, Array]:
         y = observing.emission(x[None])[0]
         return y, y
 
-    a, (ahead, f_var) = jax.jacfwd(f, has_aux=True)(mean)
+    a, (ahead, f_cov) = jax.jacfwd(f, has_aux=True)(mean)
     matrix, expected = jax.jacfwd(g, has_aux=True)(ahead)
-    q = observing.process_noise
-    process_cov = (jnp.diag(q) if q.ndim == 1 else q @ q.T) + (jnp.diag(f_var) if f_var.ndim == 1 else f_var @ f_var.T)
-    system = System(a, process_cov, matrix, expected - matrix @ ahead, jnp.diag(observing.obs_noise))
-    return system, ahead - a @ mean
+    obs_cov = jnp.diag(jnp.asarray(observing.obs_noise.variance))
+    process_cov = observing.process_noise.covariance + f_cov
+    return System(a, process_cov, matrix, expected - matrix @ ahead, obs_cov), ahead - a @ mean
 
 
 def run(
@@ -61,13 +60,16 @@ def run(
         system, offset = linearise(transition, observing, state.mean, c)
         predicted = kalman.predict(state, system, offset)
         predicted = predicted._replace(cov=inflation**2 * predicted.cov)
-        filtered, score = kalman.update(predicted, system, y)
-        return filtered, Trace(predicted, filtered, score)
+        expected = system.emission @ predicted.mean + system.emission_bias
+        expected_cov = system.emission @ predicted.cov @ system.emission.T
+        variance, score = observing.obs_noise.match(y, expected, expected_cov)
+        filtered, gaussian_score = kalman.update(predicted, system._replace(obs_cov=jnp.diag(variance)), y)
+        return filtered, Trace(predicted, filtered, gaussian_score if score is None else score)
 
     return jax.lax.scan(body, first, (outputs, inputs))[1]
 
 
-def members(state: Gaussian, noise: Float[Array, "n dx"]) -> Float[Array, "n dx"]:
+def draws(state: Gaussian, noise: Float[Array, "n dx"]) -> Float[Array, "n dx"]:
     """Draws with the mean and covariance of `state`, exactly; `noise` is standard normal, n > dx.
 
     Exactly, so that a filter that continues from the draws is the one that never stopped.
@@ -76,3 +78,18 @@ def members(state: Gaussian, noise: Float[Array, "n dx"]) -> Float[Array, "n dx"
     white = solve_lower(cholesky(cov), (noise - mean).T)
     values, vectors = jnp.linalg.eigh(state.cov)  # a state without noise may have a singular covariance
     return state.mean + white.T @ (jnp.sqrt(jnp.maximum(values, 0.0))[:, None] * vectors.T)
+
+
+def filter_recording(
+    model: GPSSM, members: Array | None, outputs: Array, inputs: Array, key: Array, settings: FilterSettings
+) -> particle.Trace:
+    """The filter as `gpssm.filters.FILTERS` knows it; what it leaves for forecasts are draws of the last state."""
+    if members is None:
+        chol = jnp.asarray(model.initial_state.prior_chol)
+        first = Gaussian(jnp.asarray(model.initial_state.prior_mean), chol @ chol.T)
+    else:
+        first = Gaussian(*sample_moments(members))
+    trace = run(model.transition.marginal(), Observing.of(model), first, outputs, inputs)
+    last = jax.tree.map(lambda a: a[-1], trace.filtered)
+    eps = jax.random.normal(key, (particle.NUM_PARTICLES, model.state_dim), outputs.dtype)
+    return particle.Trace(*trace.filtered, trace.log_likelihood, draws(last, eps))

@@ -1,4 +1,4 @@
-"""The exact Kalman filter and Rauch-Tung-Striebel smoother of a linear Gaussian system.
+"""The exact Kalman filter and smoother of a linear Gaussian system.
 
     x_t = A x_{t-1} + b_t + v_t,  v_t ~ N(0, Q)        y_t = C x_t + d + e_t,  e_t ~ N(0, R)
 
@@ -88,19 +88,26 @@ def filter(
     return jax.lax.scan(body, initial, (outputs, offsets))[1]
 
 
-def smooth(system: System, trace: Trace) -> Gaussian:
-    """States given all samples (Rauch-Tung-Striebel). Cost O(T dx^3)."""
+def smooth(system: System, trace: Trace, outputs: Float[Array, "t dy"]) -> Gaussian:
+    """States given all samples (Bryson-Frazier). Cost O(T dx^3).
 
-    def body(ahead: Gaussian, now: tuple[Gaussian, Gaussian]) -> tuple[Gaussian, Gaussian]:
-        filtered, predicted = now  # at t, and the prediction for t + 1 made from it
-        chol = cholesky(predicted.cov)
-        gain = solve_lower_transposed(chol, solve_lower(chol, system.transition @ filtered.cov)).T
-        mean = filtered.mean + gain @ (ahead.mean - predicted.mean)
-        cov = filtered.cov + gain @ (ahead.cov - predicted.cov) @ gain.T
-        return Gaussian(mean, cov), Gaussian(mean, cov)
+    Works backwards with the score r_t = d log p(y_{t:T}) / d m_t and its information N_t, so that no
+    covariance of a state is inverted: in a companion form they are singular.
+    """
+    eye = jnp.eye(trace.predicted.mean.shape[1], dtype=outputs.dtype)
 
-    last = jax.tree.map(lambda a: a[-1], trace.filtered)
-    before = jax.tree.map(lambda a: a[:-1], trace.filtered)
-    after = jax.tree.map(lambda a: a[1:], trace.predicted)
-    _, smoothed = jax.lax.scan(body, last, (before, after), reverse=True)
-    return jax.tree.map(lambda rest, end: jnp.concatenate([rest, end[None]]), smoothed, last)
+    def body(ahead: tuple[Array, Array], now: tuple[Gaussian, Array]) -> tuple[tuple[Array, Array], Gaussian]:
+        (r, n), ((mean, cov), y) = ahead, now
+        seen = ~jnp.isnan(y)
+        c = jnp.where(seen[:, None], system.emission, 0.0)
+        innovation = jnp.where(seen, y - system.emission @ mean - system.emission_bias, 0.0)
+        obs_cov = jnp.where(seen[:, None] & seen, system.obs_cov, jnp.eye(y.shape[0], dtype=y.dtype))
+        solved = jnp.linalg.solve(c @ cov @ c.T + obs_cov, jnp.column_stack([c, innovation]))  # S^{-1} [C, innovation]
+        rest = eye - cov @ c.T @ solved[:, :-1]
+        r = c.T @ solved[:, -1] + rest.T @ r
+        n = c.T @ solved[:, :-1] + rest.T @ n @ rest
+        smoothed = Gaussian(mean + cov @ r, cov - cov @ n @ cov)
+        return (system.transition.T @ r, system.transition.T @ n @ system.transition), smoothed
+
+    zero = (jnp.zeros_like(eye[0]), jnp.zeros_like(eye))
+    return jax.lax.scan(body, zero, (trace.predicted, outputs), reverse=True)[1]

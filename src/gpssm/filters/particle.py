@@ -4,7 +4,7 @@ Particles move by the model itself, `x^n ~ N(f(x^n), Var f + Q)`, and are weight
 observation. With enough of them it is exact for any f and g, where the ensemble Kalman filter
 is not; how many are enough grows exponentially with the number of channels that surprise.
 
-Arguments are those of `filters.ensemble`: a NaN is a missing channel, noise is diagonal or full.
+Arguments are those of `filters.ensemble`; a NaN is a missing channel.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from gpssm.filters.ensemble import Observing, Transition, move, with_inputs
+from gpssm.filters.ensemble import FilterSettings, Observing, Transition, move, with_inputs
+from gpssm.models.gpssm import GPSSM
+from gpssm.models.noise import num_draws
+
+NUM_PARTICLES = 1000
 
 # Below this share of particles that carry weight they are resampled; more often costs accuracy, too.
 _RESAMPLE_SHARE = 0.5
@@ -27,16 +31,6 @@ class Trace(NamedTuple):
     log_likelihood: Float[Array, " t"]
     members: Float[Array, "n dx"]
     """Equally weighted: where a forecast continues from."""
-
-
-def log_weights_of(
-    y: Float[Array, " dy"], expected: Float[Array, "n dy"], obs_noise: Float[Array, " dy"]
-) -> Float[Array, " n"]:
-    """`log N(y | g(x^n), R)` of every particle, over the channels that were seen. Cost O(n dy)."""
-    seen = ~jnp.isnan(y)
-    residual = jnp.where(seen, jnp.where(seen, y, 0.0) - expected, 0.0)
-    constant = jnp.sum(jnp.where(seen, jnp.log(2 * jnp.pi * obs_noise), 0.0))
-    return -0.5 * (jnp.sum(residual**2 / obs_noise, axis=1) + constant)
 
 
 def weighted_moments(
@@ -70,15 +64,12 @@ def run(
     outputs: Float[Array, "t dy"],
     inputs: Float[Array, "t dc"],
     key: Array,
-    *,
-    correlated: bool = False,
 ) -> Trace:
     """Filter one recording; arguments as in `ensemble.run`, where `first` has equal weights.
 
     The exponential of the summed log-likelihood is an unbiased estimate of `p(y_1, ..., y_T)`.
     """
     num_particles, state_dim = first.shape
-    kinds = 2 if correlated or observing.process_noise.ndim == 2 else 1
     equal = jnp.full(num_particles, -jnp.log(num_particles), first.dtype)
 
     def body(
@@ -86,12 +77,13 @@ def run(
     ) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
         (particles, log_weights), (y, c, key) = carry, now
         key_move, key_resample = jax.random.split(key)
-        f_mean, f_var = transition(with_inputs(particles, c))
+        f_mean, f_noise = transition(with_inputs(particles, c))
+        kinds = num_draws(f_noise, observing.process_noise)
         # Drawn step by step: all at once, a long recording's draws for a thousand particles would fill the memory.
         draws = jax.random.normal(key_move, (kinds, num_particles, state_dim), jnp.float32).astype(first.dtype)
-        particles = move(f_mean, f_var, observing.process_noise, draws)
+        particles = move(f_mean, f_noise, observing.process_noise, draws)
 
-        log_weights = log_weights + log_weights_of(y, observing.emission(particles), observing.obs_noise)
+        log_weights = log_weights + observing.obs_noise.log_prob(y, observing.emission(particles))
         score = jax.nn.logsumexp(log_weights)
         log_weights = log_weights - score
         weights = jnp.exp(log_weights)
@@ -108,3 +100,17 @@ def run(
     (particles, log_weights), (mean, cov, scores) = jax.lax.scan(body, (first, equal), (outputs, inputs, keys))
     offset = jax.random.uniform(key_last, (), first.dtype)
     return Trace(mean, cov, scores, particles[systematic(jnp.exp(log_weights), offset, num_particles)])
+
+
+def filter_recording(
+    model: GPSSM, members: Array | None, outputs: Array, inputs: Array, key: Array, settings: FilterSettings
+) -> Trace:
+    """The filter as `gpssm.filters.FILTERS` knows it; `settings` are those of an ensemble and change nothing here."""
+    key_x0, key_noise = jax.random.split(key)
+    if members is None:
+        shape = (NUM_PARTICLES, model.state_dim)
+        first = model.initial_state.prior_members(jax.random.normal(key_x0, shape, outputs.dtype))
+    else:  # of any filter, and as many as it had
+        equal = jnp.full(members.shape[0], 1.0 / members.shape[0], outputs.dtype)
+        first = members[systematic(equal, jax.random.uniform(key_x0, (), outputs.dtype), NUM_PARTICLES)]
+    return run(model.transition.marginal(), Observing.of(model), first, outputs, inputs, key_noise)

@@ -8,7 +8,8 @@ which products and sums run fastest.
 """
 
 from abc import abstractmethod
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -42,6 +43,11 @@ class Kernel(eqx.Module):
     @abstractmethod
     def expand(self, input_dim: int) -> "Kernel":
         """The same kernel with one length scale for each of `input_dim` inputs."""
+
+    def in_squares_of_f(self, path: Sequence[str]) -> bool:
+        """Whether a variance of the part at `path` has the unit of f squared; parts of a product have not."""
+        own: bool = not path or getattr(self, path[0]).in_squares_of_f(path[1:])
+        return own
 
     def __call__(self, x: Float[Array, "n d"], z: Float[Array, "m d"]) -> Float[Array, "n m"]:
         return self.at(jnp.asarray(z))(jnp.asarray(x)).T
@@ -80,33 +86,39 @@ class _Quadratic(eqx.Module):
 
 class _StationaryCross(Cross):
     quadratic: _Quadratic
-    variance: Array
-    shape: str = eqx.field(static=True)
+    variance: Array | None
+    correlation: Callable[[Array], Array] = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "m n"]:
-        exponent = self.quadratic(x)
-        if self.shape == "rbf":
-            return exp(exponent)
-        # The floor keeps the square root differentiable where x equals an inducing input.
-        r = jnp.sqrt(jnp.maximum(-2.0 * exponent, 1e-12))
-        if self.shape == "matern32":
-            return self.variance * (1.0 + 3**0.5 * r) * exp(-(3**0.5) * r)
-        return self.variance * (1.0 + 5**0.5 * r + 5.0 / 3.0 * r * r) * exp(-(5**0.5) * r)
+        correlation = self.correlation(self.quadratic(x))
+        return correlation if self.variance is None else self.variance * correlation
+
+
+def _distance(exponent: Array) -> Array:
+    # The floor keeps the square root differentiable where x equals an inducing input.
+    return jnp.sqrt(jnp.maximum(-2.0 * exponent, 1e-12))
 
 
 class Stationary(Kernel):
-    """A kernel of the distance between its inputs, in units of the length scales."""
+    """A kernel of the distance between its inputs, in units of the length scales.
+
+    Parameters: `lengthscale` (input_dim,) or (), `variance` ().
+    """
 
     lengthscale: Annotated[Leaf, shape("d", "")] = parameter("positive", default=1.0)
     variance: Annotated[Leaf, shape("")] = parameter("positive", default=1.0)
 
-    _shape = "rbf"
+    @staticmethod
+    @abstractmethod
+    def correlation(exponent: Array) -> Array:
+        """The kernel of unit variance from `-r^2 / 2`, `r` the distance."""
 
     def at(self, z: Float[Array, "m d"]) -> Cross:
-        lengthscale = jnp.broadcast_to(self.lengthscale, (z.shape[1],))
         variance = jnp.asarray(self.variance)
-        offset = jnp.log(variance) if self._shape == "rbf" else jnp.zeros_like(variance)
-        return _StationaryCross(_Quadratic.build(z, lengthscale, offset), variance, self._shape)
+        return _StationaryCross(self._quadratic(z, jnp.zeros_like(variance)), variance, self.correlation)
+
+    def _quadratic(self, z: Array, offset: Array) -> _Quadratic:
+        return _Quadratic.build(z, jnp.broadcast_to(self.lengthscale, (z.shape[1],)), offset)
 
     def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
         return jnp.broadcast_to(self.variance, (x.shape[0],))
@@ -118,26 +130,39 @@ class Stationary(Kernel):
 
 @saved
 class RBF(Stationary):
-    """`variance * exp(-r^2 / 2)`, `r` the distance in units of the length scales.
+    """`variance * exp(-r^2 / 2)`, `r` the distance in units of the length scales."""
 
-    Parameters: `lengthscale` (input_dim,) or (), `variance` ().
-    """
+    @staticmethod
+    def correlation(exponent: Array) -> Array:
+        return exp(exponent)
 
-    _shape = "rbf"
+    def at(self, z: Float[Array, "m d"]) -> Cross:
+        # The variance in the exponent saves a product in the time loop.
+        return _StationaryCross(self._quadratic(z, jnp.log(jnp.asarray(self.variance))), None, self.correlation)
 
 
 @saved
 class Matern32(Stationary):
     """`variance * (1 + sqrt(3) r) exp(-sqrt(3) r)`: once differentiable sample paths."""
 
-    _shape = "matern32"
+    @staticmethod
+    def correlation(exponent: Array) -> Array:
+        r = 3**0.5 * _distance(exponent)
+        return (1.0 + r) * exp(-r)
 
 
 @saved
 class Matern52(Stationary):
     """`variance * (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)`: twice differentiable paths."""
 
-    _shape = "matern52"
+    @staticmethod
+    def correlation(exponent: Array) -> Array:
+        r = 5**0.5 * _distance(exponent)
+        return (1.0 + r + r * r / 3.0) * exp(-r)
+
+
+KERNELS: dict[str, type[Stationary]] = {kernel.__name__: kernel for kernel in (RBF, Matern32, Matern52)}
+"""Kernels of a distance by name: what a stream can learn with, and what a file can name."""
 
 
 # --- combinations -------------------------------------------------------------------------
@@ -147,43 +172,39 @@ class _Pair(Kernel):
     left: Kernel
     right: Kernel
 
+    combine: ClassVar[Any]  # a static method of two arrays
+
+    def at(self, z: Float[Array, "m d"]) -> Cross:
+        return _PairCross(self.left.at(z), self.right.at(z), self.combine)
+
+    def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+        return jnp.asarray(self.combine(self.left.diag(x), self.right.diag(x)))
+
     def expand(self, input_dim: int) -> "Kernel":
         return type(self)(self.left.expand(input_dim), self.right.expand(input_dim))
 
 
-class _SumCross(Cross):
+class _PairCross(Cross):
     left: Cross
     right: Cross
+    combine: Callable[[Array, Array], Array] = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "m n"]:
-        return self.left(x) + self.right(x)
+        return self.combine(self.left(x), self.right(x))
 
 
 @saved
 class Sum(_Pair):
     """`left(x, z) + right(x, z)`."""
 
-    def at(self, z: Float[Array, "m d"]) -> Cross:
-        return _SumCross(self.left.at(z), self.right.at(z))
-
-    def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-        return self.left.diag(x) + self.right.diag(x)
-
-
-class _ProductCross(Cross):
-    left: Cross
-    right: Cross
-
-    def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "m n"]:
-        return self.left(x) * self.right(x)
+    combine = staticmethod(jnp.add)
 
 
 @saved
 class Product(_Pair):
     """`left(x, z) * right(x, z)`."""
 
-    def at(self, z: Float[Array, "m d"]) -> Cross:
-        return _ProductCross(self.left.at(z), self.right.at(z))
+    combine = staticmethod(jnp.multiply)
 
-    def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-        return self.left.diag(x) * self.right.diag(x)
+    def in_squares_of_f(self, path: Sequence[str]) -> bool:
+        return not path

@@ -18,6 +18,7 @@ from jaxtyping import Array
 
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
+from gpssm.filters.ensemble import FilterSettings
 from gpssm.gp.kernels import RBF, Kernel
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, Transition
@@ -27,7 +28,7 @@ from gpssm.plumbing.interruption import Interruption
 from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.validation import positive_int, training_data
 from gpssm.posteriors.history import History, Progress
-from gpssm.posteriors.posterior import FilterSettings, Posterior
+from gpssm.posteriors.posterior import Posterior
 from gpssm.training.contraction import contracted
 from gpssm.training.initialisation import gp_transition, initialise
 from gpssm.training.linear_search import AUTO, enough_states

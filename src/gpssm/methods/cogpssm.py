@@ -100,6 +100,10 @@ class COGPSSM(VGPSSM):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.likelihood != "gaussian":
+            raise InvalidInput(
+                f"likelihood: {self.name} bounds a squared error; expected 'gaussian', got {self.likelihood!r}."
+            )
         for argument in ("multiplier", "tolerance"):
             value = getattr(self, argument)
             if value is not None and not (isinstance(value, (int, float)) and 0 < value < np.inf):

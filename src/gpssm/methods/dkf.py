@@ -29,8 +29,8 @@ from jaxtyping import Array, Float
 
 from gpssm.gp.means import Linear
 from gpssm.methods.base import Learner, StateSpaceMethod
-from gpssm.models.gpssm import DiagonalNoise
 from gpssm.models.neural import GatedTransition
+from gpssm.models.noise import DiagonalNoise, Noise
 from gpssm.numerics.networks import GRU, Dense, readable, readable_width
 from gpssm.plumbing.validation import variances
 from gpssm.training import subspace
@@ -115,13 +115,12 @@ def elbo(
     noise = jax.random.normal(key_x, (batch.outputs.shape[1], *starts.shape), starts.dtype)
 
     def one(
-        members: Array, f: tuple[Array, Array], y: Array, active: Array, h: Array, eps: Array
+        members: Array, f: tuple[Array, Noise], y: Array, active: Array, h: Array, eps: Array
     ) -> tuple[Array, Array]:
         mean, var = inference(members, h)
         moved = mean + jnp.sqrt(var) * eps
-        scores = jnp.stack(
-            [expected_log_density(model, moved, y), _divergence(mean, var, f[0], f[1] + model.process_noise.factor)]
-        )
+        next_var = f[1].variance + model.process_noise.variance
+        scores = jnp.stack([expected_log_density(model, moved, y), _divergence(mean, var, f[0], next_var)])
         return jnp.where(active > 0, moved, members), jnp.where(active > 0, scores, 0.0)
 
     columns = (*map(by_time, (batch.outputs, batch.active, read)), noise)

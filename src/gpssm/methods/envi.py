@@ -33,10 +33,12 @@ from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
+from gpssm.filters.ensemble import FilterSettings
+from gpssm.filters.small_ensembles import gaspari_cohn
 from gpssm.methods.base import GPMethod, default_update
 from gpssm.models.emission import LinearEmission
-from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise
-from gpssm.posteriors.posterior import FilterSettings
+from gpssm.models.gpssm import GPSSM
+from gpssm.models.noise import DiagonalNoise, FullNoise, Noise
 from gpssm.training import initialisation
 from gpssm.training.optimiser import Schedule
 from gpssm.training.problem import Initialisation, Problem
@@ -98,11 +100,10 @@ def _window_likelihoods(
     windows = data.windows
     key_u, key_x0, key_noise, key_gap = jax.random.split(key, 4)
     starts = window_starts(model, windows, carry, key_x0)
-    taper = None if settings.taper is None else jnp.asarray(settings.taper, carry.dtype)
-    observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor, taper)
+    observing = ensemble.Observing.of(model, settings.taper)
 
     def one(
-        members: Array, f: tuple[Array, Array], y: Array, active: Array, skip: Array, noise: Array, pert: Array | None
+        members: Array, f: tuple[Array, Noise], y: Array, active: Array, skip: Array, noise: Array, pert: Array | None
     ) -> tuple[Array, Array]:
         predicted, filtered = ensemble.assimilate(*f, y, noise, pert, observing, settings.options)
         moved = jnp.where(skip, predicted.members, filtered.members) if settings.gap_length else filtered.members
@@ -214,7 +215,7 @@ class EnVI(GPMethod):
         taper = None
         if self.localization is not None:
             index = np.arange(self.state_dim)
-            weights = np.asarray(ensemble.gaspari_cohn(jnp.asarray(index[:, None] - index, float), self.localization))
+            weights = np.asarray(gaspari_cohn(jnp.asarray(index[:, None] - index, float), self.localization))
             taper = tuple(tuple(float(v) for v in row) for row in weights)
         update = self.update or ("perturbed" if taper is not None else default_update(initial))
         options = ensemble.Options(self.moments, update, self.inflation)
@@ -230,7 +231,7 @@ class EnVI(GPMethod):
         members, _, options, taper, _ = problem.settings
         return FilterSettings(4 * members, options, taper)
 
-    def initial_process_noise(self, variance: np.ndarray) -> DiagonalNoise | FullNoise:
+    def initial_process_noise(self, variance: np.ndarray) -> Noise:
         return FullNoise(np.diag(np.sqrt(variance))) if self.full_process_noise else DiagonalNoise(variance)
 
     def default_restarts(self, problem: Problem) -> int:

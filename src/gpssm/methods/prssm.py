@@ -26,6 +26,7 @@ from jaxtyping import Array, Float
 from gpssm.filters import ensemble
 from gpssm.methods.base import GPMethod, Learner
 from gpssm.models.gpssm import GPSSM
+from gpssm.models.noise import Noise
 from gpssm.training.problem import Initialisation, Problem
 from gpssm.training.recognition import Recognition
 from gpssm.training.unrolled import by_time, expected_log_density, noise_by_time, unroll
@@ -35,7 +36,7 @@ SAMPLED = ensemble.Options(update="sqrt")  # no observation is perturbed here
 
 
 # of the model, f at every member, where the members went, and the sample that came
-Score = Callable[[GPSSM, tuple[Array, Array], Float[Array, "n dx"], Float[Array, " dy"]], Float[Array, ""]]
+Score = Callable[[GPSSM, tuple[Array, Noise], Float[Array, "n dx"], Float[Array, " dy"]], Float[Array, ""]]
 
 
 def elbo(
@@ -58,15 +59,15 @@ def trajectory_scores(
     """What `score` says of every sample, along trajectories that no observation corrects."""
     noise, _ = noise_by_time(key_noise, model, starts, windows, SAMPLED)
 
-    def one(members: Array, f: tuple[Array, Array], y: Array, active: Array, noise: Array) -> tuple[Array, Array]:
-        moved = ensemble.move(*f, model.process_noise.factor, noise)
+    def one(members: Array, f: tuple[Array, Noise], y: Array, active: Array, noise: Array) -> tuple[Array, Array]:
+        moved = ensemble.move(*f, model.process_noise, noise)
         return jnp.where(active > 0, moved, members), score(model, f, moved, y)
 
     columns = (by_time(windows.outputs), by_time(windows.active), noise)
     return unroll(model, starts, windows, key_u, columns, one)[1]
 
 
-def _expected(model: GPSSM, f: tuple[Array, Array], members: Array, y: Array) -> Array:
+def _expected(model: GPSSM, f: tuple[Array, Noise], members: Array, y: Array) -> Array:
     return expected_log_density(model, members, y)
 
 

@@ -29,6 +29,7 @@ from gpssm.methods.base import GPMethod, Learner
 from gpssm.methods.prssm import SAMPLED
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM
+from gpssm.models.noise import Noise
 from gpssm.numerics.linalg import solve_lower
 from gpssm.numerics.networks import BidirectionalGRU, Dense, readable, readable_width
 from gpssm.numerics.parameters import Leaf, as_array, parameter
@@ -79,15 +80,14 @@ def elbo(
     model = contracted(learner.model) if contract else learner.model
     key_u, key_x0, key_noise = jax.random.split(key, 3)
     starts = window_starts(model, windows, carry, key_x0)
-    noise, _ = noise_by_time(key_noise, model, starts, windows, SAMPLED, full=True)
+    noise, _ = noise_by_time(key_noise, model, starts, windows, SAMPLED, kinds=2)
     chol_q = jnp.linalg.cholesky(model.process_noise.covariance)
 
     def one(
-        members: Array, f: tuple[Array, Array], y: Array, active: Array, noise: Array, a: Array, b: Array, chol: Array
+        members: Array, f: tuple[Array, Noise], y: Array, active: Array, noise: Array, a: Array, b: Array, chol: Array
     ) -> tuple[Array, Array]:
-        mean, var = f
-        of_f = jnp.sqrt(var) * noise[0] if var.ndim == 2 else jnp.einsum("nij,nj->ni", var, noise[0])
-        reached = mean + of_f
+        mean, of_f = f
+        reached = mean + of_f.draws(noise[0])
         corrected = reached @ a.T + b
         moved = corrected + noise[1] @ chol.T
         divergence = _divergence(corrected - reached, chol, chol_q)
@@ -121,7 +121,7 @@ def kalman_gates(model: GPSSM, windows: Windows) -> tuple[np.ndarray, np.ndarray
     """
     outputs = np.asarray(windows.outputs)
     dx, (count, length) = model.state_dim, outputs.shape[:2]
-    q, r = np.asarray(model.process_noise.covariance), np.asarray(model.obs_noise.covariance)
+    q, r = np.asarray(model.process_noise.covariance), np.diag(model.obs_noise.variance)
     seen = ~np.isnan(outputs).any(axis=-1)
     weight, bias = np.tile(np.eye(dx), (count, length, 1, 1)), np.zeros((count, length, dx))
     chol = np.tile(np.linalg.cholesky(q), (count, length, 1, 1))

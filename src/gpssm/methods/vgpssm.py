@@ -218,11 +218,10 @@ def _step_divergences(
     """`E{ KL[q(x_t | x_{t-1}) || N(m, Q)] + 1/2 tr(Q^{-1} V) }` over the sampled x_{t-1}."""
     inputs = jnp.asarray(windows.inputs)[:, :, None]
     rows = jnp.concatenate([before, jnp.broadcast_to(inputs, (*before.shape[:-1], inputs.shape[-1]))], axis=-1)
-    mean, spread = model.transition.marginal()(rows.reshape(-1, rows.shape[-1]))
-    # Mixed GPs return a factor of V, of which the diagonal is needed: Q is diagonal.
-    variance = jnp.sum(spread**2, axis=-1) if spread.ndim == 3 else spread
-    mean, variance = mean.reshape(before.shape), variance.reshape(before.shape)
-    q = model.process_noise.factor
+    mean, noise = model.transition.marginal()(rows.reshape(-1, rows.shape[-1]))
+    # Only the diagonal of V is needed: Q is diagonal.
+    mean, variance = mean.reshape(before.shape), noise.variance.reshape(before.shape)
+    q = model.process_noise.variance
     moved = jnp.einsum("bwij,bwnj->bwni", chain.weight, before) + chain.offset[:, :, None]
     squares = jnp.mean((moved - mean) ** 2 + variance, axis=2) + jnp.sum(chain.chol**2, axis=-1)
     log_chol = jnp.log(jnp.diagonal(chain.chol, axis1=-2, axis2=-1))

@@ -1,9 +1,11 @@
-"""The state-space model: transition, emission, noise, initial state."""
+"""The state-space model: transition, emission, noise and likelihood, initial state, units.
 
-from gpssm.models.emission import FunctionEmission as FunctionEmission
-from gpssm.models.emission import LinearEmission as LinearEmission
-from gpssm.models.gpssm import GPSSM as GPSSM
-from gpssm.models.gpssm import DiagonalNoise as DiagonalNoise
-from gpssm.models.gpssm import FullNoise as FullNoise
-from gpssm.models.gpssm import InitialState as InitialState
-from gpssm.models.gpssm import Transition as Transition
+A likelihood (`models.noise.Likelihood`) is a class that can be made from its squared widths (dy,) alone. A new one is a
+file with such a class and one line here.
+"""
+
+# Where a likelihood is; nothing is imported before it is used.
+LIKELIHOODS = {
+    "gaussian": "gpssm.models.noise.DiagonalNoise",
+    "student_t": "gpssm.models.student_t.StudentT",
+}

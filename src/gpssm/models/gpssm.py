@@ -2,7 +2,7 @@
 
     f_d ~ GP(mean_d, k_d)          d = 1..dx
     x_t = f(x_{t-1}, c_t) + v_t    v_t ~ N(0, Q)                                      (Eq. 4)
-    y_t = g(x_t) + e_t             e_t ~ N(0, R)                                      (Eq. 5)
+    y_t = g(x_t) + e_t             e_t ~ N(0, R), or another likelihood               (Eq. 5)
 
 A model works in standardised units throughout; `gpssm.models.scaling` translates to the user's.
 """
@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from gpssm.gp.means import Mean
 from gpssm.gp.sparse import MIN_VARIANCE, Conditional, SparseGP, standard_normal_kl
 from gpssm.models.emission import FunctionEmission, LinearEmission
+from gpssm.models.noise import DiagonalNoise, FullNoise, Likelihood, Noise
 from gpssm.numerics.linalg import solve_lower
 from gpssm.numerics.parameters import Leaf, as_array, parameter
 from gpssm.plumbing.catalogue import saved
@@ -24,24 +25,24 @@ from gpssm.plumbing.contents import Cholesky, Stacked, renamed, shape
 
 
 class Dynamics(eqx.Module):
-    """`[x, c] -> mean and variance of f`, one GP per state dimension.
+    """`[x, c] -> mean of f, and what is not known of it`, one GP per state dimension.
 
-    The GPs are independent and the variance is (n, dx); or they are mixed by a matrix, and it is
-    `W diag(var)^{1/2}` (n, dx, dx), a factor of the covariance.
+    What is not known of f at every row is a batch of noises: diagonal where the GPs are independent; where
+    they are mixed by a matrix W, full with the factors `W diag(var)^{1/2}`.
     """
 
     mean: Mean
     conditionals: Conditional  # every leaf has a leading axis of length dx
     mixing: Leaf  # (dx, dx), or None
 
-    def __call__(self, x: Float[Array, "n d"]) -> tuple[Float[Array, "n dx"], Float[Array, "n ..."]]:
+    def __call__(self, x: Float[Array, "n d"]) -> tuple[Float[Array, "n dx"], Noise]:
         residual, var = jax.vmap(lambda conditional: conditional(x))(self.conditionals)
         return self._mixed(self.mean(x), residual.T, var.T)
 
-    def _mixed(self, mean: Array, residual: Array, var: Array) -> tuple[Array, Array]:
+    def _mixed(self, mean: Array, residual: Array, var: Array) -> tuple[Array, Noise]:
         if self.mixing is None:
-            return mean + residual, var
-        return mean + residual @ self.mixing.T, self.mixing * jnp.sqrt(var)[..., None, :]
+            return mean + residual, DiagonalNoise(var)
+        return mean + residual @ self.mixing.T, FullNoise(self.mixing * jnp.sqrt(var)[..., None, :])
 
     def given(self, alpha: Float[Array, "dx m"]) -> "Dynamics":
         """The same for another sample of u, by its weights."""
@@ -49,7 +50,7 @@ class Dynamics(eqx.Module):
 
     def side_by_side(
         self, x: Float[Array, "b n d"], alphas: Float[Array, "b dx m"]
-    ) -> tuple[Float[Array, "b n dx"], Float[Array, "b n ..."]]:
+    ) -> tuple[Float[Array, "b n dx"], Noise]:
         """`self.given(alphas[i])(x[i])` for all i at once.
 
         All rows go through one kernel evaluation and one product per state dimension; only the
@@ -87,11 +88,6 @@ class Transition(eqx.Module):
     def num_inducing(self) -> int:
         return int(self.gp.q_mean.shape[1])
 
-    @property
-    def correlated(self) -> bool:
-        """Whether what is not known of f is correlated between its dimensions."""
-        return self.mixing is not None
-
     def prior(self) -> Dynamics:
         """f given u = 0: everything that `draw` does not change, computed once."""
         return Dynamics(self.mean, jax.vmap(lambda gp: gp.prior())(self.gp), self.mixing)
@@ -122,9 +118,6 @@ class TransitionLike(Protocol):
     @property
     def num_inducing(self) -> int: ...
 
-    @property
-    def correlated(self) -> bool: ...
-
     def prior(self) -> Any: ...
 
     def draw(self, prior: Any, eps: Float[Array, "dx m"]) -> Float[Array, "dx m"]: ...
@@ -132,37 +125,6 @@ class TransitionLike(Protocol):
     def marginal(self) -> Any: ...
 
     def kl(self) -> Float[Array, ""]: ...
-
-
-@saved
-class DiagonalNoise(eqx.Module):
-    """`N(0, diag(variance))`. Parameter: `variance` (n,)."""
-
-    variance: Annotated[Leaf, shape("n")] = parameter("positive")
-
-    @property
-    def covariance(self) -> Float[Array, "n n"]:
-        return jnp.diag(jnp.asarray(self.variance))
-
-    @property
-    def factor(self) -> Float[Array, " n"]:
-        """What `filters.ensemble.predict` takes."""
-        return jnp.asarray(self.variance)
-
-
-@saved
-class FullNoise(eqx.Module):
-    """`N(0, chol chol^T)`. Parameter: `chol` (n, n), lower triangular."""
-
-    chol: Annotated[Leaf, shape("n n")] = parameter("cholesky")
-
-    @property
-    def covariance(self) -> Float[Array, "n n"]:
-        return jnp.asarray(self.chol @ self.chol.T)
-
-    @property
-    def factor(self) -> Float[Array, "n n"]:
-        return jnp.asarray(self.chol)
 
 
 @saved
@@ -181,6 +143,10 @@ class InitialState(eqx.Module):
         """Reparameterised draws of `x_0`, for every sequence."""
         return self.mean[:, None] + jnp.einsum("sij,snj->sni", jnp.tril(self.chol), eps)
 
+    def prior_members(self, eps: Float[Array, "n dx"]) -> Float[Array, "n dx"]:
+        """Draws of p(x_0), for a recording that was not trained on."""
+        return self.prior_mean + eps @ jnp.asarray(self.prior_chol).T
+
     def kl(self) -> Float[Array, ""]:
         """`KL[q(x_0) || p(x_0)]`, summed over sequences."""
 
@@ -197,9 +163,9 @@ class GPSSM(eqx.Module):
 
     transition: Annotated[Any, TransitionLike]
     """A `Transition`, or what has its methods and properties: `models.neural.NeuralTransition`."""
-    process_noise: Annotated[DiagonalNoise | FullNoise, renamed(n="dx")]
+    process_noise: Annotated[Noise, renamed(n="dx")]
     emission: LinearEmission | FunctionEmission
-    obs_noise: Annotated[DiagonalNoise, renamed(n="dy")]
+    obs_noise: Annotated[Likelihood, renamed(n="dy")]
     initial_state: InitialState
 
     @property
@@ -209,8 +175,3 @@ class GPSSM(eqx.Module):
     @property
     def num_inducing(self) -> int:
         return int(self.transition.num_inducing)
-
-    @property
-    def full_noise(self) -> bool:
-        """Whether what moves a state is correlated between its dimensions; see `filters.ensemble.move`."""
-        return self.transition.correlated or self.process_noise.factor.ndim == 2

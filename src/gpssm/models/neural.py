@@ -14,18 +14,19 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.gp.means import Linear
+from gpssm.models.noise import DiagonalNoise, Noise
 from gpssm.numerics.networks import MLP, Dense
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import renamed
 
 
 class NeuralTransition(eqx.Module):
-    """`[x, c] -> mean and variance of x_t - v_t`, with a linear part `mean` that any linear system is in reach of."""
+    """`[x, c] -> mean and noise of x_t - v_t`, with a linear part `mean` that any linear system is in reach of."""
 
     mean: Linear
 
     @abstractmethod
-    def __call__(self, x: Float[Array, "n d"]) -> tuple[Float[Array, "n dx"], Float[Array, "n dx"]]: ...
+    def __call__(self, x: Float[Array, "n d"]) -> tuple[Float[Array, "n dx"], Noise]: ...
 
     @property
     def state_dim(self) -> int:
@@ -34,10 +35,6 @@ class NeuralTransition(eqx.Module):
     @property
     def num_inducing(self) -> int:
         return 0
-
-    @property
-    def correlated(self) -> bool:
-        return False
 
     def prior(self) -> "NeuralTransition":
         """Itself: there is no u to be given."""
@@ -57,11 +54,10 @@ class NeuralTransition(eqx.Module):
 
     def side_by_side(
         self, x: Float[Array, "b n d"], alphas: Float[Array, "b dx 0"]
-    ) -> tuple[Float[Array, "b n dx"], Float[Array, "b n dx"]]:
+    ) -> tuple[Float[Array, "b n dx"], Noise]:
         """All rows as one batch through the network."""
         b, n, d = x.shape
-        mean, var = self(x.reshape(b * n, d))
-        return mean.reshape(b, n, -1), var.reshape(b, n, -1)
+        return jax.tree.map(lambda leaf: leaf.reshape(b, n, -1), self(x.reshape(b * n, d)))
 
     def kl(self) -> Float[Array, ""]:
         """Zero: weights are estimated, not inferred."""
@@ -84,9 +80,9 @@ class ResidualTransition(NeuralTransition):
         dx, d = np.shape(mean.weight)
         return cls(mean, MLP.start(key, (d, width, dx), last))
 
-    def __call__(self, x: Float[Array, "n d"]) -> tuple[Float[Array, "n dx"], Float[Array, "n dx"]]:
+    def __call__(self, x: Float[Array, "n d"]) -> tuple[Float[Array, "n dx"], Noise]:
         mean = self.mean(x) + self.network(x)
-        return mean, jnp.zeros_like(mean)
+        return mean, DiagonalNoise(jnp.zeros_like(mean))
 
 
 @saved
@@ -119,6 +115,7 @@ class GatedTransition(NeuralTransition):
         weight = Dense.start(key_spread, dx, dx, 0.1).weight
         return cls(mean, gate, proposal, Dense(weight, np.log(np.expm1(variance))))
 
-    def __call__(self, x: Float[Array, "n d"]) -> tuple[Float[Array, "n dx"], Float[Array, "n dx"]]:
+    def __call__(self, x: Float[Array, "n d"]) -> tuple[Float[Array, "n dx"], Noise]:
         g, h = jax.nn.sigmoid(self.gate(x)), self.proposal(x)
-        return (1.0 - g) * self.mean(x) + g * h, jax.nn.softplus(self.spread(jax.nn.relu(h)))
+        mean = (1.0 - g) * self.mean(x) + g * h
+        return mean, DiagonalNoise(jax.nn.softplus(self.spread(jax.nn.relu(h))))

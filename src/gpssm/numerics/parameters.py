@@ -49,6 +49,8 @@ CONSTRAINTS = {
     # The logarithm, not softplus: Adam moves a coordinate by about its rate per step, and
     # a noise variance must be able to fall by orders of magnitude in a few hundred steps.
     "positive": Constraint(jnp.log, jnp.exp),
+    # Degrees of freedom: towards 2 the variance grows without bound, and no recording can tell how far.
+    "above two": Constraint(lambda x: jnp.log(jnp.maximum(x - 2.25, 1e-6)), lambda x: 2.25 + jnp.exp(x)),
     "cholesky": Constraint(_chol_to_free, _free_to_chol),
 }
 

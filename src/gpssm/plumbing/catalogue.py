@@ -66,7 +66,7 @@ def _full_name(kind: type) -> str:
 
 
 FORMER: dict[str, str] = {
-    "FilterSettings": "posteriors.posterior.FilterSettings",
+    "FilterSettings": "filters.ensemble.FilterSettings",
     "Posterior": "posteriors.posterior.Posterior",
     "LinearPosterior": "posteriors.linear.LinearPosterior",
     "Stream": "online.stream.Stream",
@@ -88,8 +88,8 @@ FORMER: dict[str, str] = {
     "Sensitivity": "filters.sensitivity.Sensitivity",
     "History": "posteriors.history.History",
     "Transition": "models.gpssm.Transition",
-    "DiagonalNoise": "models.gpssm.DiagonalNoise",
-    "FullNoise": "models.gpssm.FullNoise",
+    "DiagonalNoise": "models.noise.DiagonalNoise",
+    "FullNoise": "models.noise.FullNoise",
     "InitialState": "models.gpssm.InitialState",
     "GPSSM": "models.gpssm.GPSSM",
     "ResidualTransition": "models.neural.ResidualTransition",

@@ -59,6 +59,7 @@ FINITE = Numbers("finite numbers", lambda a: bool(np.isfinite(a).all()))
 GAPS = Numbers("finite numbers, or NaN where one is missing", lambda a: not np.isinf(a).any())
 ANY = Numbers("numbers", lambda a: True)
 POSITIVE = Numbers("positive, finite numbers", lambda a: bool((np.isfinite(a) & (a > 0)).all()))
+ABOVE_TWO = Numbers("finite numbers above two", lambda a: bool((np.isfinite(a) & (a > 2)).all()))
 NON_NEGATIVE = Numbers("finite numbers that are not negative", lambda a: bool((np.isfinite(a) & (a >= 0)).all()))
 COVARIANCE = Numbers("a covariance: symmetric and finite, no variance negative", _is_covariance)
 CHOLESKY = Numbers("a Cholesky factor: lower triangular and finite, nothing negative on its diagonal", _is_cholesky)
@@ -277,7 +278,7 @@ def _refused(place: _Place, found: str, expected: str) -> InvalidInput:
 def _hints(kind: type) -> dict[str, Any]:
     """Annotations, with what a learnable parameter is constrained to."""
     hints = typing.get_type_hints(kind, include_extras=True)
-    constraints = {"positive": POSITIVE, "cholesky": CHOLESKY}
+    constraints = {"positive": POSITIVE, "above two": ABOVE_TWO, "cholesky": CHOLESKY}
     for field in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
         constraint = constraints.get(field.metadata.get("gpssm_constraint", ""))
         if constraint is not None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from gpssm.datasets.series import Series
 from gpssm.filters import kalman
@@ -166,30 +166,4 @@ class LinearPosterior(Fitted):
         return self.scaling.standardise_states(state.mean[-1]), state.cov[-1] / (scale[:, None] * scale)
 
 
-_filter = jax.jit(kalman.filter)
-
-
-@jax.jit
-def _smooth(system: System, trace: kalman.Trace, outputs: Float[Array, "t dy"]) -> Gaussian:
-    """States given all samples (Bryson-Frazier). Cost O(T dx^3).
-
-    Works backwards with the score r_t = d log p(y_{t:T}) / d m_t and its information N_t, so that no
-    covariance of a state is inverted: in a companion form they are singular.
-    """
-    eye = jnp.eye(trace.predicted.mean.shape[1], dtype=outputs.dtype)
-
-    def body(ahead: tuple[Array, Array], now: tuple[Gaussian, Array]) -> tuple[tuple[Array, Array], Gaussian]:
-        (r, n), ((mean, cov), y) = ahead, now
-        seen = ~jnp.isnan(y)
-        c = jnp.where(seen[:, None], system.emission, 0.0)
-        innovation = jnp.where(seen, y - system.emission @ mean - system.emission_bias, 0.0)
-        obs_cov = jnp.where(seen[:, None] & seen, system.obs_cov, jnp.eye(y.shape[0], dtype=y.dtype))
-        solved = jnp.linalg.solve(c @ cov @ c.T + obs_cov, jnp.column_stack([c, innovation]))  # S^{-1} [C, innovation]
-        rest = eye - cov @ c.T @ solved[:, :-1]
-        r = c.T @ solved[:, -1] + rest.T @ r
-        n = c.T @ solved[:, :-1] + rest.T @ n @ rest
-        smoothed = Gaussian(mean + cov @ r, cov - cov @ n @ cov)
-        return (system.transition.T @ r, system.transition.T @ n @ system.transition), smoothed
-
-    zero = (jnp.zeros_like(eye[0]), jnp.zeros_like(eye))
-    return jax.lax.scan(body, zero, (trace.predicted, outputs), reverse=True)[1]
+_filter, _smooth = jax.jit(kalman.filter), jax.jit(kalman.smooth)

@@ -1,8 +1,9 @@
 """What the fit of a GP or neural state-space model returns, in the user's units."""
 
+import importlib
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.datasets.series import Series
-from gpssm.filters import ensemble, extended, kalman, particle
+from gpssm.filters import FILTERS, ensemble
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.scaling import Scaling
 from gpssm.numerics.lags import newest, with_past
@@ -24,18 +25,6 @@ from gpssm.posteriors.summary import Summary, summarise
 
 NDArray = np.ndarray
 
-NUM_PARTICLES = 1000
-"""Of the particle filter; and draws that the extended Kalman filter leaves for forecasts."""
-
-
-@saved
-class FilterSettings(NamedTuple):
-    """How the fitted model filters. Hashable."""
-
-    num_members: Positive[int]
-    options: ensemble.Options
-    taper: Annotated[tuple[tuple[float, ...], ...] | None, shape("dx dx")] = None
-
 
 @saved
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,7 +33,7 @@ class Posterior(Fitted):
 
     model: GPSSM
     scaling: Scaling
-    settings: FilterSettings
+    settings: ensemble.FilterSettings
     fixed: tuple[str, ...]
     history: History
     method: str
@@ -55,7 +44,7 @@ class Posterior(Fitted):
     input_lags: Annotated[Positive[int], shape("lags")] = 1
     recent_inputs: Float[NDArray, "lags-1 dc"] | None = None
     """(lags - 1, dc) inputs at the end of the (last) recording, newest first, if there are several."""
-    filters: ClassVar[tuple[str, ...]] = ("ensemble", "particle", "extended")
+    filters: ClassVar[tuple[str, ...]] = tuple(FILTERS)
 
     @property
     def state_dim(self) -> int:
@@ -88,11 +77,8 @@ class Posterior(Fitted):
 
     @double_precision
     def _filtered(self, y: NDArray, c: NDArray, state: States | None, filter: str, seed: int) -> States:
-        if filter == "ensemble":
-            filtered = self._run(y, c, seed, state).filtered
-            return self._states(y, c, filtered.mean, filtered.cov, filtered.log_likelihood, filtered.members[-1])
-        compiled = _particle if filter == "particle" else _extended
-        return self._states(y, c, *compiled(self.model, *self._arguments(y, c, seed, state)))
+        trace = self._run(y, c, seed, state, filter)
+        return self._states(y, c, trace.mean, trace.cov, trace.log_likelihood, trace.members)
 
     @double_precision
     def _smoothed(self, y: NDArray, c: NDArray, seed: int) -> States:
@@ -120,19 +106,16 @@ class Posterior(Fitted):
     def _dtype(self) -> Any:
         return np.asarray(self.model.obs_noise.variance).dtype
 
-    def _run(self, y: NDArray, c: NDArray, seed: int, state: States | None = None) -> ensemble.Trace:
-        return _filter(self.model, *self._arguments(y, c, seed, state), settings=self.settings)
-
-    def _arguments(
-        self, y: NDArray, c: NDArray, seed: int, state: States | None
-    ) -> tuple[Array | None, Array, Array, Array]:
-        """What every compiled filter takes after the model, standardised."""
-        members = None if state is None else self.scaling.standardise_states(state.members)
-        return (
-            None if members is None else jnp.asarray(members, self._dtype),
+    def _run(self, y: NDArray, c: NDArray, seed: int, state: States | None = None, filter: str = "ensemble") -> Any:
+        """What a filter of `gpssm.filters.FILTERS` returns for a recording."""
+        return _filter(
+            self.model,
+            None if state is None else jnp.asarray(self.scaling.standardise_states(state.members), self._dtype),
             jnp.asarray(self.scaling.standardise_outputs(y), self._dtype),
             jnp.asarray(self.scaling.standardise_inputs(c), self._dtype),
             jax.random.key(seed),
+            settings=self.settings,
+            filter=filter,
         )
 
     def _states(self, y: NDArray, c: NDArray, mean: Array, cov: Array, log_likelihood: Array, members: Array) -> States:
@@ -147,61 +130,13 @@ class Posterior(Fitted):
 
 @jax.jit
 def _transition(model: GPSSM, x: Array) -> tuple[Array, Array]:
-    mean, var = model.transition.marginal()(x)
-    return mean, var if var.ndim == 2 else jnp.sum(var**2, axis=2)
+    mean, noise = model.transition.marginal()(x)
+    return mean, noise.variance
 
 
-@partial(jax.jit, static_argnames="settings")
-def _filter(
-    model: GPSSM, members: Array | None, outputs: Array, inputs: Array, key: Array, *, settings: FilterSettings
-) -> ensemble.Trace:
-    key_x0, key_noise = jax.random.split(key)
-    if members is None:
-        members = _beginnings(model, key_x0, settings.num_members, outputs.dtype)
-    taper = None if settings.taper is None else jnp.asarray(settings.taper, outputs.dtype)
-    observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor, taper)
-    dynamics = model.transition.marginal()
-    return ensemble.run(
-        dynamics, observing, members, outputs, inputs, key_noise, settings.options,
-        correlated=model.transition.correlated,
-    )  # fmt: skip
-
-
-def _beginnings(model: GPSSM, key: Array, count: int, dtype: Any) -> Array:
-    """Draws of p(x_0)."""
-    initial = model.initial_state
-    eps = jax.random.normal(key, (count, model.state_dim), dtype)
-    return initial.prior_mean + eps @ jnp.asarray(initial.prior_chol).T
-
-
-@jax.jit
-def _particle(model: GPSSM, members: Array | None, outputs: Array, inputs: Array, key: Array) -> particle.Trace:
-    key_x0, key_noise = jax.random.split(key)
-    if members is None:
-        first = _beginnings(model, key_x0, NUM_PARTICLES, outputs.dtype)
-    else:  # of any filter, and as many as it had
-        equal = jnp.full(members.shape[0], 1.0 / members.shape[0], outputs.dtype)
-        first = members[particle.systematic(equal, jax.random.uniform(key_x0, (), outputs.dtype), NUM_PARTICLES)]
-    observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor)
-    return particle.run(
-        model.transition.marginal(), observing, first, outputs, inputs, key_noise,
-        correlated=model.transition.correlated,
-    )  # fmt: skip
-
-
-@jax.jit
-def _extended(model: GPSSM, members: Array | None, outputs: Array, inputs: Array, key: Array) -> particle.Trace:
-    initial = model.initial_state
-    if members is None:
-        chol = jnp.asarray(initial.prior_chol)
-        first = kalman.Gaussian(jnp.asarray(initial.prior_mean), chol @ chol.T)
-    else:
-        first = kalman.Gaussian(*ensemble.sample_moments(members))
-    observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor)
-    trace = extended.run(model.transition.marginal(), observing, first, outputs, inputs)
-    last = jax.tree.map(lambda a: a[-1], trace.filtered)
-    eps = jax.random.normal(key, (NUM_PARTICLES, model.state_dim), outputs.dtype)
-    return particle.Trace(*trace.filtered, trace.log_likelihood, extended.members(last, eps))
+@partial(jax.jit, static_argnames=("settings", "filter"))
+def _filter(model: GPSSM, *recording: Array | None, settings: ensemble.FilterSettings, filter: str) -> Any:
+    return importlib.import_module(FILTERS[filter]).filter_recording(model, *recording, settings)
 
 
 _smooth = jax.jit(ensemble.smooth)
@@ -211,7 +146,7 @@ _smooth = jax.jit(ensemble.smooth)
 def _one_step(model: GPSSM, predicted: ensemble.Predicted) -> tuple[Array, Array]:
     def one(at: ensemble.Predicted) -> tuple[Array, Array]:
         observed = ensemble.observe(model.emission, at)
-        return observed.mean, jnp.diagonal(observed.cov) + model.obs_noise.factor
+        return model.obs_noise.moments(observed.mean, jnp.diagonal(observed.cov))
 
     return jax.vmap(one)(predicted)
 
@@ -220,7 +155,7 @@ def _one_step(model: GPSSM, predicted: ensemble.Predicted) -> tuple[Array, Array
 def sample_paths(model: GPSSM, members: Array, inputs: Array, key: Array, *, num_paths: int) -> tuple[Array, Array]:
     """States (paths, horizon, dx) and outputs (paths, horizon, dy), standardised, from any of the members on."""
     horizon, dtype = inputs.shape[0], members.dtype
-    state_dim, factor = model.state_dim, model.process_noise.factor
+    state_dim = model.state_dim
     key_u, key_start, key_x, key_y = jax.random.split(key, 4)
     prior = model.transition.prior()
     eps = jax.random.normal(key_u, (num_paths, state_dim, model.num_inducing), dtype)
@@ -229,8 +164,8 @@ def sample_paths(model: GPSSM, members: Array, inputs: Array, key: Array, *, num
     noise = jax.random.normal(key_x, (horizon, num_paths, 2, 1, state_dim), dtype)
 
     def one(alpha: Array, x: Array, c: Array, eps: Array) -> Array:
-        f_mean, f_var = prior.given(alpha)(jnp.concatenate([x, c])[None])
-        return ensemble.move(f_mean, f_var, factor, eps)[0]
+        f_mean, f_noise = prior.given(alpha)(jnp.concatenate([x, c])[None])
+        return ensemble.move(f_mean, f_noise, model.process_noise, eps)[0]
 
     def body(x: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
         c, eps = now
@@ -238,7 +173,5 @@ def sample_paths(model: GPSSM, members: Array, inputs: Array, key: Array, *, num
         return x, x
 
     _, states = jax.lax.scan(body, first, (inputs, noise))
-    clean = jax.vmap(model.emission)(states)
-    noise_sd = jnp.sqrt(model.obs_noise.factor)
-    samples = clean + noise_sd * jax.random.normal(key_y, clean.shape, dtype)
+    samples = model.obs_noise.sample(key_y, jax.vmap(model.emission)(states))
     return jnp.swapaxes(states, 0, 1), jnp.swapaxes(samples, 0, 1)

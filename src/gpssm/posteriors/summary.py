@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpssm.gp.kernels import Kernel, Product
+from gpssm.gp.kernels import Kernel
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.scaling import Scaling
 from gpssm.numerics.parameters import parameters
@@ -116,6 +116,7 @@ def _rows(
         "process_noise.chol": ("state", lambda v: states[:, None] * v),
         "process_noise.cov": ("state^2", scaling.state_cov),
         "obs_noise.variance": ("output^2", lambda v: v * outputs**2),
+        "obs_noise.degrees_of_freedom": ("of Student t", np.asarray),
         "obs_noise.cov": ("output^2", lambda v: v * outputs[:, None] * outputs),
         "lengthscale": ("state, input", lambda v: v * scale),
         "inducing_inputs": ("state, input", lambda v: shift + scale * v),
@@ -133,19 +134,12 @@ def _rows(
     with np.errstate(over="ignore", invalid="ignore"):  # the square of a very large unit is infinite
         for name, value in values.items():
             unit, translate = units.get(name) or units.get(name.rsplit(".", 1)[-1]) or ("", np.asarray)
-            if not unit or (name.endswith("variance") and _inside_product(kernel, name)):
+            of_kernel = name.removeprefix("transition.gp.kernel.")
+            factor = kernel is not None and of_kernel != name and not kernel.in_squares_of_f(of_kernel.split(".")[:-1])
+            if not unit or (factor and name.endswith("variance")):
                 unit, translate = "standardised", np.asarray
             rows.append(Row(name, translate(value), unit, name not in fixed))
     return rows
-
-
-def _inside_product(kernel: Kernel | None, name: str) -> bool:
-    """In a product of kernels the unit belongs to the product, so its factors stay as they are."""
-    for part in name.removeprefix("transition.gp.kernel.").split(".")[:-1]:
-        if kernel is None or isinstance(kernel, Product):
-            return kernel is not None
-        kernel = getattr(kernel, part, None)
-    return False
 
 
 def _format(value: NDArray) -> str:

@@ -58,7 +58,7 @@ TEMPLATES.filters |= {"literal": literal, "target": _target, "base64": lambda pn
 
 def write(store: Store) -> Path:
     """Write `report.md`, `report.html` and the figures of the former; return the latter."""
-    sections = sections_of(store)
+    sections = _sections(store)
     pictures = {f"figures/{figure.name}.png": figure.png for section in sections for figure in section.figures}
     (store.directory / "figures").mkdir(exist_ok=True)
     store.sweep(pictures)
@@ -76,28 +76,19 @@ def readme(store: Store, text: str) -> str:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise InvalidInput(f"write: expected the lines {BEGIN} and {END} in the file, in this order.")
-    tables = [without_files(table) for section in sections_of(store) for table in section.tables if table.brief]
+    tables = [table.without_files() for section in _sections(store) for table in section.tables if table.brief]
     return before + TEMPLATES.get_template("readme.md.j2").render(begin=BEGIN, end=END, tables=tables) + after
 
 
-def without_files(table: Table) -> Table:
-    """Without the column that leads to files, for where it would lead nowhere."""
-    if "results by seed" not in table.columns:
-        return table
-    kept = table.columns.index("results by seed")
-    return table._replace(columns=table.columns[:kept], rows=tuple(row[:kept] for row in table.rows))
-
-
-def sections_of(store: Store) -> list[Section]:
-    """The whole report, before it is rendered."""
+def _sections(store: Store) -> list[Section]:
     jobs, fast = store.plan()
     found: Found = [(job, store.read(job)) for job in jobs]
     experiments = {module: experiment(module) for module in dict.fromkeys(job.module for job in jobs)}
-    chapters = [
+    shown = [
         each.section(group(pair for pair in found if pair[0].module == module)) for module, each in experiments.items()
     ]
     about = _about(found, fast, list(experiments.values()))
-    return [about, *chapters, *_failures(found), _settings(found), _machines(found)]
+    return [about, *shown, *_failures(found), _settings(found), _machines(found)]
 
 
 def _about(found: Found, fast: bool, experiments: Sequence[Experiment]) -> Section:

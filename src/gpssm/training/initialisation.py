@@ -12,7 +12,7 @@ from gpssm.gp.kernels import Kernel
 from gpssm.gp.means import Function, Identity, Linear, Mean, Zero
 from gpssm.gp.sparse import SparseGP
 from gpssm.models.emission import FunctionEmission, LinearEmission
-from gpssm.models.gpssm import GPSSM, DiagonalNoise, InitialState, Transition
+from gpssm.models.gpssm import GPSSM, InitialState, Transition
 from gpssm.models.scaling import Scaling, moments
 from gpssm.numerics.parameters import parameters
 from gpssm.plumbing.validation import matrix, variances
@@ -59,7 +59,7 @@ def initialise(
     if chosen.obs_noise is not None:
         r = variances("obs_noise", chosen.obs_noise, dy) / output_scale**2
     initial, initial_fixed = _initial_state(known_initial, scaling, len(outputs), dx)
-    model = GPSSM(transition, chosen.initial_process_noise(q), emission, DiagonalNoise(r), initial)
+    model = GPSSM(transition, chosen.initial_process_noise(q), emission, chosen.initial_likelihood(r), initial)
     return Initialisation(model, scaling, frozenset(fixed | initial_fixed), states)
 
 

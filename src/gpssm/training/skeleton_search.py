@@ -10,7 +10,8 @@ from gpssm.gp.kernels import RBF
 from gpssm.gp.means import Linear
 from gpssm.gp.sparse import SparseGP
 from gpssm.models.emission import LinearEmission
-from gpssm.models.gpssm import GPSSM, DiagonalNoise, FullNoise, InitialState, Transition
+from gpssm.models.gpssm import GPSSM, InitialState, Transition
+from gpssm.models.noise import DiagonalNoise, FullNoise
 from gpssm.numerics.parameters import parameters, with_values
 from gpssm.training import subspace
 from gpssm.training.initialisation import inducing_inputs
@@ -198,7 +199,7 @@ def informed(problem: Problem, candidate: Candidate, data: Recordings, *, keep_n
     if not keep_noise[0]:
         q = DiagonalNoise(process) if isinstance(q, DiagonalNoise) else FullNoise(np.diag(process**0.5))
     if not keep_noise[1]:
-        r = DiagonalNoise(np.maximum(candidate.obs, _LEAST_OBS_NOISE))
+        r = eqx.tree_at(lambda likelihood: likelihood.variance, r, np.maximum(candidate.obs, _LEAST_OBS_NOISE))
     model = eqx.tree_at(
         lambda m: (m.transition, m.initial_state, m.process_noise, m.obs_noise), model, (transition, initial, q, r)
     )

@@ -1,5 +1,6 @@
 """What a user chooses of a state-space model, and what initialisation and restarts need of a method."""
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +11,9 @@ from jaxtyping import Array
 
 from gpssm.errors import InvalidInput
 from gpssm.gp.means import Mean
+from gpssm.models import LIKELIHOODS
 from gpssm.models.emission import LinearEmission
-from gpssm.models.gpssm import DiagonalNoise, FullNoise
+from gpssm.models.noise import DiagonalNoise, Likelihood, Noise
 from gpssm.models.scaling import Scaling
 from gpssm.plumbing.validation import positive_int
 from gpssm.posteriors.posterior import Posterior
@@ -47,6 +49,7 @@ class Specification(ABC):
             function the scale of the states is that of `initial_state`, or one.
         process_noise: initial variance(s) of the process noise, in your units.
         obs_noise: initial variance(s) of the observation noise, in your units.
+        likelihood: of the outputs: `"gaussian"`, or `"student_t"`, for recordings with outliers.
         initial_state: `(mean, covariance)` of x_0 if it is known, in your units.
         fixed: names of parameters to hold fixed, for example `("obs_noise", "lengthscale")`.
         window: steps per window; 0 takes every recording as one. Chosen by default.
@@ -60,6 +63,7 @@ class Specification(ABC):
     emission: EmissionLike | None = field(default=None, kw_only=True)
     process_noise: float | Sequence[float] | None = field(default=None, kw_only=True)
     obs_noise: float | Sequence[float] | None = field(default=None, kw_only=True)
+    likelihood: str = field(default="gaussian", kw_only=True)
     initial_state: tuple[Any, Any] | None = field(default=None, kw_only=True)
     fixed: tuple[str, ...] = field(default=(), kw_only=True)
     window: int | None = field(default=None, kw_only=True)
@@ -83,6 +87,7 @@ class Specification(ABC):
         positive_int("schedule.max_steps", self.schedule.max_steps)
         positive_int("schedule.chunk", self.schedule.chunk)
         one_of("dtype", self.dtype, ("float64", "float32"))
+        one_of("likelihood", self.likelihood, tuple(LIKELIHOODS))
         if isinstance(self.fixed, str):
             raise InvalidInput(
                 f"fixed: expected names in a tuple, got the string {self.fixed!r}; write ({self.fixed!r},)."
@@ -92,9 +97,15 @@ class Specification(ABC):
     def transition(self, rough: RoughStates, seed: int) -> Any:
         """The transition before training; `seed` is that of weights drawn at random."""
 
-    def initial_process_noise(self, variance: np.ndarray) -> DiagonalNoise | FullNoise:
+    def initial_process_noise(self, variance: np.ndarray) -> Noise:
         """Q before training, from its standardised variances (dx,)."""
         return DiagonalNoise(variance)
+
+    def initial_likelihood(self, variance: np.ndarray) -> Likelihood:
+        """The likelihood before training, from its standardised squared widths (dy,)."""
+        module, _, name = LIKELIHOODS[self.likelihood].rpartition(".")
+        chosen: Likelihood = getattr(importlib.import_module(module), name)(variance)
+        return chosen
 
     def default_restarts(self, problem: Problem) -> int:
         """How many fits with other random numbers are compared where the user does not say."""

@@ -61,16 +61,19 @@ def noise_by_time(
     windows: Windows,
     options: ensemble.Options,
     *,
-    full: bool | None = None,
+    kinds: int | None = None,
 ) -> tuple[Array, Array | None]:
     """All draws that `ensemble.assimilate` or `ensemble.move` need in all windows (w, b, ...).
 
-    With `full` there are two for every move, of f and of the process, even where their sum would do.
+    `kinds` is how many there are for every move: as many as it needs by default.
     """
+    if kinds is None:
+        arguments = ensemble.with_inputs(starts, jnp.asarray(windows.inputs)[:, 0])[0]
+        kinds = ensemble.moving_draws(lambda x: model.transition.prior()(x), arguments, model.process_noise)
     (num_windows, length, output_dim), num_members = windows.outputs.shape, starts.shape[1]
     draws = ensemble.draw_noise(
         key, length * num_windows, num_members, model.state_dim, output_dim,
-        full=model.full_noise if full is None else full, options=options, dtype=starts.dtype,
+        kinds=kinds, options=options, dtype=starts.dtype,
     )  # fmt: skip
 
     def cut(array: Array | None) -> Array | None:
@@ -82,9 +85,5 @@ def noise_by_time(
 
 
 def expected_log_density(model: GPSSM, members: Float[Array, "n dx"], y: Float[Array, " dy"]) -> Float[Array, ""]:
-    """`1/n sum_n log N(y | g(x^n), R)` over the channels that were seen."""
-    variance = model.obs_noise.factor
-    seen = ~jnp.isnan(y)
-    z = jnp.where(seen, y, 0.0) - model.emission(members)
-    density = -0.5 * (z**2 / variance + jnp.log(2 * jnp.pi * variance))
-    return jnp.sum(jnp.where(seen, jnp.mean(density, axis=0), 0.0))
+    """`1/n sum_n log p(y | g(x^n))` over the channels that were seen."""
+    return jnp.mean(model.obs_noise.log_prob(y, model.emission(members)))

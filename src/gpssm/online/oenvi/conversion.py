@@ -8,16 +8,17 @@ from gpssm.errors import InvalidInput
 from gpssm.filters import augmented, ensemble
 from gpssm.filters.augmented import AugmentedState
 from gpssm.gp.basis import Basis
-from gpssm.gp.kernels import Stationary
+from gpssm.gp.kernels import KERNELS, Stationary
 from gpssm.gp.means import Identity, Linear, Zero
 from gpssm.gp.sparse import SparseGP, jitter_for
 from gpssm.models.emission import FunctionEmission, LinearEmission
-from gpssm.models.gpssm import GPSSM, DiagonalNoise, InitialState, Transition
+from gpssm.models.gpssm import GPSSM, InitialState, Transition
+from gpssm.models.noise import DiagonalNoise
 from gpssm.models.scaling import Scaling
 from gpssm.online.augmented import fresh
-from gpssm.online.oenvi.core import KERNELS, OEnVIHyper, OEnVISettings, OEnVIState, new_state
+from gpssm.online.oenvi.core import OEnVIHyper, OEnVISettings, OEnVIState, new_state
 from gpssm.posteriors.history import History
-from gpssm.posteriors.posterior import FilterSettings, Posterior
+from gpssm.posteriors.posterior import Posterior
 from gpssm.training import initialisation
 
 NDArray = np.ndarray
@@ -84,7 +85,7 @@ def to_posterior(state: OEnVIState) -> Posterior:
     return Posterior(
         model=model,
         scaling=scaling,
-        settings=FilterSettings(4 * len(state.points), ensemble.Options(update=update), None),
+        settings=ensemble.FilterSettings(4 * len(state.points), ensemble.Options(update=update), None),
         fixed=(),
         history=History(),
         method="OEnVI",
@@ -110,6 +111,8 @@ def from_posterior(posterior: Posterior, num_inducing: int, num_members: int) ->
         raise InvalidInput(f"kernel: a stream needs {', '.join(KERNELS)}; this model has {kind}.")
     if not isinstance(model.process_noise, DiagonalNoise):
         raise InvalidInput("full_process_noise: a stream needs a diagonal one; fit again without it.")
+    if not isinstance(model.obs_noise, DiagonalNoise):
+        raise InvalidInput("likelihood: a stream needs a Gaussian one; fit again with 'gaussian'.")
     shift, scale = scaling.argument_shift, scaling.argument_scale
     states = scaling.state_scale
     z = initialisation.farthest(np.concatenate(np.asarray(gp.inducing_inputs)), num_inducing)

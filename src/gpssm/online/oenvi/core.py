@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from gpssm.filters import augmented
 from gpssm.filters.augmented import AugmentedState, Predicted
 from gpssm.gp.basis import Expansion
-from gpssm.gp.kernels import RBF, Kernel, Matern32, Matern52, Stationary
+from gpssm.gp.kernels import KERNELS, Kernel
 from gpssm.online import placement
 from gpssm.online.adam import ascend, decay
 from gpssm.online.augmented import Tracked, assimilate
@@ -27,8 +27,6 @@ from gpssm.online.base import Info
 from gpssm.online.units import bounded_lengthscale
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, Positive
-
-KERNELS: dict[str, type[Stationary]] = {"RBF": RBF, "Matern32": Matern32, "Matern52": Matern52}
 
 _LENGTHSCALE_EVERY = 2  # samples between two gradients of the length scales, the one costly part
 # What was learned of f while the state was hardly known is worth less: at sample t, that of sample s counts as s / t,
@@ -55,7 +53,7 @@ _RATES = (0.01, 0.06, 0.08, 0.03, 0.01)
 class OEnVISettings(NamedTuple):
     """What the compiled step is built for."""
 
-    kernel: Annotated[str, Literal["RBF", "Matern32", "Matern52"]]
+    kernel: Annotated[str, Literal[tuple(KERNELS)]]
     learn_obs_noise: bool
 
 

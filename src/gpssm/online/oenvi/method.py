@@ -18,12 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpssm.errors import InvalidInput
-from gpssm.gp.kernels import RBF, Stationary
+from gpssm.gp.kernels import KERNELS, RBF, Stationary
 from gpssm.models.emission import FunctionEmission
 from gpssm.online.augmented import AugmentedMethod
 from gpssm.online.hypotheses import Hypothesis, leading
 from gpssm.online.oenvi import conversion, core
-from gpssm.online.oenvi.core import KERNELS, OEnVIHyper, OEnVISettings, OEnVIState
+from gpssm.online.oenvi.core import OEnVIHyper, OEnVISettings, OEnVIState
 from gpssm.online.oenvi.paper import PaperOEnVI
 from gpssm.online.stream import Stream
 from gpssm.online.units import Units

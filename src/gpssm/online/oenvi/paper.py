@@ -33,7 +33,7 @@ from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, shape
 from gpssm.plumbing.validation import VariancesLike
 from gpssm.posteriors.history import History
-from gpssm.posteriors.posterior import FilterSettings, Posterior, sample_paths
+from gpssm.posteriors.posterior import Posterior, sample_paths
 from gpssm.training.specification import EmissionLike
 
 NDArray = np.ndarray
@@ -82,15 +82,8 @@ def _assimilate(model: GPSSM, members: Array, y: Array, c: Array, key: Array, op
     prior = model.transition.prior()
     eps = jax.random.normal(key_u, (model.state_dim, model.num_inducing), members.dtype)
     dynamics = prior.given(model.transition.draw(prior, eps))
-    full = model.full_noise
-    num_members, state_dim = members.shape
-    process, obs = ensemble.draw_noise(
-        key_noise, 1, num_members, state_dim, y.shape[0], full=full, options=options, dtype=members.dtype
-    )
-    observing = ensemble.Observing(model.process_noise.factor, model.emission, model.obs_noise.factor)
-    f_mean, f_var = dynamics(ensemble.with_inputs(members[None], c[None])[0])
-    perturbation = None if obs is None else obs[0]
-    predicted, filtered = ensemble.assimilate(f_mean, f_var, y, process[0], perturbation, observing, options)
+    trace = ensemble.run(dynamics, ensemble.Observing.of(model), members, y[None], c[None], key_noise, options)
+    predicted, filtered = jax.tree.map(lambda leaf: leaf[0], trace)
     return _Step(predicted, filtered, model.transition.kl())
 
 
@@ -104,7 +97,7 @@ def alternative(step: _Step, model: GPSSM, y: Array) -> Array:
     seen = ~jnp.isnan(y)
     assert model.emission.matrix is not None
     matrix = jnp.where(seen[:, None], model.emission.matrix, 0.0)
-    variance = jnp.where(seen, model.obs_noise.factor, 1.0)
+    variance = jnp.where(seen, model.obs_noise.variance, 1.0)
     mean, cov = step.filtered.mean, step.filtered.cov
     residual = jnp.where(seen, y - model.emission(mean[None])[0], 0.0)
     quadratic = jnp.sum((residual**2 + jnp.sum((matrix @ cov) * matrix, axis=1)) / variance)
@@ -188,11 +181,11 @@ class PaperOEnVI(OnlineMethod):
         rate = jnp.where(good, settings.learning_rate, 0.0)
         moved = {name: value - rate * direction[name] for name, value in free.items()}
         observed = ensemble.observe(state.model.emission, step.predicted)
-        variance = jnp.diagonal(observed.cov) + state.model.obs_noise.factor
+        expected, variance = state.model.obs_noise.moments(observed.mean, jnp.diagonal(observed.cov))
         info = Info(
             scaling.states(step.filtered.mean),
             scaling.state_cov(step.filtered.cov),
-            scaling.outputs(observed.mean),
+            scaling.outputs(expected),
             jnp.sqrt(variance) * scaling.output_scale,
             step.filtered.log_likelihood - jnp.sum(jnp.where(jnp.isnan(y), 0.0, jnp.log(scaling.output_scale))),
         )
@@ -219,8 +212,8 @@ class PaperOEnVI(OnlineMethod):
         scaling = state.scaling
         dx = state.model.state_dim
         parts = (scaling.standardise_states(x[:, :dx]), scaling.standardise_inputs(x[:, dx:]))
-        mean, var = state.model.transition.marginal()(jnp.concatenate(parts, axis=1))
-        return scaling.states(mean), var * scaling.state_scale**2
+        mean, noise = state.model.transition.marginal()(jnp.concatenate(parts, axis=1))
+        return scaling.states(mean), noise.variance * scaling.state_scale**2
 
     @staticmethod
     def process_noise(state: PaperState) -> Array:
@@ -235,7 +228,7 @@ class PaperOEnVI(OnlineMethod):
         return Posterior(
             model=jax.tree.map(np.asarray, state.model),
             scaling=jax.tree.map(np.asarray, state.scaling),
-            settings=FilterSettings(4 * len(state.members), options, None),
+            settings=ensemble.FilterSettings(4 * len(state.members), options, None),
             fixed=(),
             history=History(),
             method="OEnVI (paper)",
