@@ -70,7 +70,7 @@ COMMAND = f"""
 import hashlib, sys
 from gpssm.cli import datasets
 from gpssm.cli.main import main
-def run(as_json):
+def run(options):
     sys.stderr.write("busy\\n"); sys.stderr.flush()
     {BUSY}
 datasets.run = run

@@ -1,13 +1,13 @@
 """`gpssm demo`: a system learned from scratch, with a table and a picture."""
 
 import time
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 from rich.console import Console
 from rich.table import Table
 
 from gpssm import plots
+from gpssm.cli.options import DemoOptions
 from gpssm.cli.output import print_json, save_figure, whole_fits
 from gpssm.datasets import kink, kink_function
 from gpssm.experiments import kink as experiment
@@ -16,10 +16,11 @@ from gpssm.methods.envi import EnVI
 PROCESS_NOISE, OBS_NOISE, HORIZON = 0.05, 0.08, 50
 
 
-def run(out: Path, seed: int, as_json: bool, quiet: bool) -> None:
+def run(options: DemoOptions) -> None:
     """Simulate, fit, print, draw."""
+    out, seed = options.out, options.seed
     out.mkdir(parents=True, exist_ok=True)
-    console = Console(stderr=as_json)
+    console = Console(stderr=options.as_json)
     data = kink(experiment.LENGTH + HORIZON, PROCESS_NOISE, OBS_NOISE, seed)
     train, future = data.outputs[: experiment.LENGTH], data.outputs[experiment.LENGTH :]
     console.print(
@@ -27,7 +28,9 @@ def run(out: Path, seed: int, as_json: bool, quiet: bool) -> None:
     )
     started = time.perf_counter()
     with whole_fits():
-        fitted = EnVI(state_dim=1, num_inducing=experiment.NUM_INDUCING).fit(train, seed=seed, progress=not quiet)
+        fitted = EnVI(state_dim=1, num_inducing=experiment.NUM_INDUCING).fit(
+            train, seed=seed, progress=not options.quiet
+        )
     seconds = time.perf_counter() - started
 
     found = experiment.score_fit(fitted, seed, seconds)
@@ -53,7 +56,7 @@ def run(out: Path, seed: int, as_json: bool, quiet: bool) -> None:
     save_figure(figure, picture, dpi=130)
     fitted.save(model)
 
-    if as_json:
+    if options.as_json:
         print_json(result | {"picture": str(picture), "model": str(model)})
         return
     table = Table(title="kink system, learned by EnVI")

@@ -1,14 +1,14 @@
 """`gpssm evaluate`: how well a model forecasts a recording that it has not seen."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
 from gpssm import evaluation, metrics
-from gpssm.cli.files import Columns, load_model, read_recording
+from gpssm.cli.files import load_model, read_recording
+from gpssm.cli.options import EvaluateOptions
 from gpssm.cli.output import print_json, table_console, tell_divergence, working
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
@@ -16,16 +16,16 @@ from gpssm.posteriors.fitted import Fitted
 from gpssm.posteriors.states import States, first_not_finite
 
 
-def run(
-    model: Path, data: Path, history: Path | None, fresh: bool, block: int, columns: Columns, as_json: bool, quiet: bool
-) -> None:
+def run(options: EvaluateOptions) -> None:
     """Read, forecast, score."""
-    if fresh and history is not None:
+    data, history, block = options.data, options.history, options.block
+    columns = options.outputs, options.inputs
+    if options.fresh and history is not None:
         raise InvalidInput("fresh: given with a history; expected one of them, a new experiment has no past.")
-    fitted = load_model(model)
+    fitted = load_model(options.model)
     test = read_recording(data, fitted, columns)
     past = None if history is None else read_recording(history, fitted, columns)
-    if fresh:
+    if options.fresh:
         if len(test.outputs) <= block:
             raise InvalidInput(
                 f"block: {block} samples to start from, but {str(data)!r} has {len(test.outputs)}; expected fewer."
@@ -33,10 +33,10 @@ def run(
         past, test = test.rows(slice(None, block)), test.rows(slice(block, None))
     if np.isnan(test.outputs).all():
         raise InvalidInput(f"data: {str(data)!r} holds no number to score; expected at least one.")
-    with working("evaluating", quiet):
+    with working("evaluating", options.quiet):
         state = fitted.end if past is None else fitted.filter(past.outputs, past.inputs)
         result = _scores(fitted, test, state, block)
-    if as_json:
+    if options.as_json:
         print_json(result)
     else:
         _print(result, fitted.method)

@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.backend_bases import FigureCanvasBase
 
 from gpssm import metrics, plots
-from gpssm.cli.files import Columns, check_target, load_model, read_recording
+from gpssm.cli.files import check_target, load_model, read_recording
+from gpssm.cli.options import PlotOptions
 from gpssm.cli.output import print_json, print_line, save_figure, working
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
@@ -35,27 +36,24 @@ class View(NamedTuple):
     """One step ahead, (T, dy), over their predicted standard deviation."""
 
 
-def run(model: Path, data: Path | None, columns: Columns, out: Path | None, as_json: bool, quiet: bool) -> None:
+def run(options: PlotOptions) -> None:
     """Read, filter, forecast, draw."""
     plt.switch_backend("Agg")
-    picture = model.with_suffix(".png") if out is None else out
-    _check_format(picture)
-    check_target(picture, model, data)
-    fitted = load_model(model)
-    with working("drawing", quiet):
-        test = None if data is None else read_recording(data, fitted, columns)
-        view = _view(fitted, test, "" if data is None else _literal(data.name))
-        _draw(fitted, view, picture)
-    if as_json:
-        print_json({"picture": str(picture), "training_samples": data is None, **_numbers(view)})
-    else:
-        print_line(f"picture: {picture}")
-
-
-def _check_format(picture: Path) -> None:
+    data = options.data
+    picture = options.out or options.model.with_suffix(".png")
     kinds = FigureCanvasBase.filetypes
     if picture.suffix.removeprefix(".").lower() not in kinds:
         raise InvalidInput(f"out: {str(picture)!r} ends in {picture.suffix!r}; expected one of {', '.join(kinds)}.")
+    check_target(picture, options.model, data)
+    fitted = load_model(options.model)
+    with working("drawing", options.quiet):
+        test = None if data is None else read_recording(data, fitted, (options.outputs, options.inputs))
+        view = _view(fitted, test, "" if data is None else _literal(data.name))
+        _draw(fitted, view, picture)
+    if options.as_json:
+        print_json({"picture": str(picture), "training_samples": data is None, **_numbers(view)})
+    else:
+        print_line(f"picture: {picture}")
 
 
 def _view(fitted: Fitted, test: Series | None, name: str) -> View:

@@ -78,11 +78,9 @@ class Learner:
 
 
 def _normal(mean: NDArray, sd: NDArray) -> dict[str, Any]:
-    return {"mean": _finite(np.asarray(mean).tolist()), "sd": _finite(np.asarray(sd).tolist())}
+    return {"mean": _finite(mean), "sd": _finite(sd)}
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN."""
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return value if math.isfinite(value) else None
+    """A number or lists of numbers; JSON has no infinity and no NaN."""
+    return np.where(np.isfinite(value), value, np.array(None)).tolist()

@@ -23,8 +23,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -32,7 +31,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 from gpssm.errors import InvalidInput
-from gpssm.live.address import Address
+from gpssm.live.address import Address, Route
 from gpssm.live.bookmark import Bookmark, Id, before, digest, name, number
 from gpssm.live.checkpoint import Checkpoint
 from gpssm.live.learner import Learner, StoppedLearning
@@ -54,18 +53,8 @@ Message = tuple[bytes, Sequence[bytes]]
 """An id, and names and values in turn."""
 
 
-class Route(NamedTuple):
-    """Where messages come from and estimates go to."""
-
-    address: Address
-    source: str
-    target: str
-    group: str
-    consumer: str
-
-
 class Consumer:
-    """The loop: reads, learns, publishes, saves, acknowledges. A context that holds the lock on its group."""
+    """The loop: reads, learns, publishes, saves, acknowledges."""
 
     def __init__(
         self,
@@ -83,10 +72,28 @@ class Consumer:
         self._unpublished: tuple[bytes, str] | None = None
         self._unacknowledged: set[bytes] = set()
         self._quiet_since = time.monotonic()
-        self._refusal_said = self._opened = False
+        self._refusal_said = False
 
-    def __enter__(self) -> "Consumer":
-        """Refuses at once what cannot work, before anything is changed."""
+    def run(self) -> bool:
+        """Learn until asked to end; returns whether everything that was learned is then on disk.
+
+        Holds the lock on its group meanwhile, and refuses at once what cannot work, before anything is changed.
+        """
+        with contextlib.ExitStack() as stack:
+            if not self._start(stack):
+                return True
+            try:
+                self._loop()
+                return self._finish()
+            except TakenOver as error:
+                self._say(f"redis: {error}; what came after the last checkpoint is left to that one.")
+                return False
+            except StoppedLearning:
+                self._finish()
+                raise
+
+    def _start(self, stack: contextlib.ExitStack) -> bool:
+        """Connect, and take the lock, which `stack` releases; False if asked to end while waiting for that."""
         route = self._route
         try:
             self._redis = _connect(route.address)
@@ -97,52 +104,30 @@ class Consumer:
                 )
             self._lock = GroupLock(self._redis, route.source, route.target, route.group)
             self._lock.acquire(self._stop, self._say)
-            try:
-                if not self._stop.requested:
-                    self._open()
-                    self._opened = True
-            except BaseException:
-                self._lock.release()
-                raise
+            stack.callback(self._lock.release)
+            if self._stop.requested:
+                return False
+            self._open()
         except RedisError as error:
             raise InvalidInput(f"redis: {self._sentence(error)}; check what the server allows.") from error
         except TakenOver as error:
             raise InvalidInput(f"redis: {error}; use another --group.") from error
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._lock.release()
-
-    def run(self) -> bool:
-        """Go on until asked to end; whether everything that was learned is then on disk."""
-        if not self._opened:  # asked while waiting for the lock
-            return True
-        try:
-            self._loop()
-            return self._finish()
-        except TakenOver as error:
-            self._say(f"redis: {error}; what came after the last checkpoint is left to that one.")
-            return False
-        except StoppedLearning:
-            self._finish()
-            raise
+        return True
 
     def _loop(self) -> None:
-        delay = _FIRST_DELAY
+        delay, opened = _FIRST_DELAY, True
         while not self._stop.requested:
             try:
-                if not self._opened:
+                if not opened:
                     self._open()
-                    self._opened = True
+                    opened = True
                 for messages in self._messages():
                     self._handle(messages)
                     if delay > _FIRST_DELAY:
                         self._say("redis: it works again.")
                         delay = _FIRST_DELAY
             except RedisError as error:
-                self._opened = False
+                opened = False
                 if delay == _FIRST_DELAY:
                     self._say(f"redis: {self._sentence(error)}; trying again until it works.")
                 self._stop.wait(seconds=delay)
