@@ -38,7 +38,11 @@ OUTPUTS = ("y",)
 def learn(options: StreamOptions, stop: Stop) -> int:
     """Learn from all samples until the input ends or `stop` is requested; returns the exit code of the command."""
     route = _route(options)
-    with _checked(options.checkpoint):
+    with contextlib.ExitStack() as stack:
+        if options.checkpoint is not None:
+            check_target(options.checkpoint, argument="checkpoint")
+            stack.enter_context(locked(options.checkpoint))
+            remove_leftovers(options.checkpoint)
         started = time.perf_counter()
         if options.method is not None:
             registry.online_method(options.method)  # a file may hold objects of its module, whoever has written that
@@ -126,21 +130,6 @@ def _route(options: StreamOptions) -> Route | None:
     if importlib.util.find_spec("redis") is None:
         raise InvalidInput("redis: the Python package redis is not installed; run pip install 'gpssm[live]'.")
     return Route(Address(url), options.source, options.target, options.group, options.consumer)
-
-
-@contextlib.contextmanager
-def _checked(checkpoint: Path | None) -> Iterator[None]:
-    """With a file that can be written to, by nobody but us."""
-    if checkpoint is None:
-        yield
-        return
-    try:
-        check_target(checkpoint)
-    except InvalidInput as error:
-        raise InvalidInput(str(error).replace("out:", "checkpoint:", 1)) from error
-    with locked(checkpoint):
-        remove_leftovers(checkpoint)
-        yield
 
 
 def _check_width(stream: Stream, outputs: int, inputs: int) -> None:

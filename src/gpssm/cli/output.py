@@ -4,19 +4,17 @@ import csv
 import io
 import json
 import math
-import signal
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
 from gpssm.plumbing.atomic import write_atomically
+from gpssm.reproduction.store import plain
 from gpssm.training.progress import StatusLines
 
 NDArray = np.ndarray
@@ -31,7 +29,7 @@ def save_figure(figure: Any, path: Path, dpi: int) -> None:
 
 def print_json(value: object) -> None:
     """One JSON object on standard output, in which null is a missing number and "inf" and "-inf" are infinite ones."""
-    sys.stdout.write(json.dumps(_in_json(value), allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(plain(value, infinite=str), allow_nan=False) + "\n")
 
 
 def print_line(text: str) -> None:
@@ -95,33 +93,3 @@ def working(text: str, quiet: bool) -> Iterator[None]:
     shown = Console(stderr=True).status(text) if sys.stderr.isatty() else StatusLines(text)
     with np.errstate(over="ignore", invalid="ignore"), nullcontext() if quiet else shown:
         yield
-
-
-@contextmanager
-def whole_fits() -> Iterator[None]:
-    """Ctrl-C ends the command: here the best model so far of a fit that was cut short is no result."""
-    asked = False
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
-        raise KeyboardInterrupt
-
-    with ExitStack() as stack:
-        if threading.current_thread() is threading.main_thread():
-            # Any handler but the default one is left alone by a fit.
-            stack.callback(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, interrupt))
-        yield
-        if asked:  # what was raised may have been lost (`Interruption`)
-            raise KeyboardInterrupt
-
-
-def _in_json(value: Any) -> Any:
-    """JSON has no infinity and no NaN."""
-    if isinstance(value, dict):
-        return {key: _in_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_in_json(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value

@@ -32,8 +32,10 @@ class View(NamedTuple):
     paths: Forecast
     past: NDArray
     future: NDArray
+    observed: tuple[str, ...]
+    """Names of the outputs of which there is a number."""
     residuals: NDArray
-    """One step ahead, (T, dy), over their predicted standard deviation."""
+    """Of these, one step ahead (T, observed), over their predicted standard deviation."""
 
 
 def run(options: PlotOptions) -> None:
@@ -74,10 +76,15 @@ def _view(fitted: Fitted, test: Series | None, name: str) -> View:
     if np.isnan(y).all() or np.isnan(future.outputs).all():
         raise InvalidInput("data: holds no number to compare with; expected at least one.")
     mean, sd = fitted.one_step(y, c, state=before)
+    residuals = (y - mean) / sd
+    seen = ~np.isnan(residuals).all(axis=0)
+    observed = tuple(_literal(fitted.output_names[i]) for i in np.flatnonzero(seen))
     horizon = len(future.outputs)
     shown = past.outputs[-min(len(past.outputs), max(20, horizon // 3)) :]
     states, paths = fitted.filter(y, c, state=before), fitted.forecast(horizon, future.inputs, state=now)
-    return View(f"{fitted.method} {title}", forecast_title, states, paths, shown, future.outputs, (y - mean) / sd)
+    return View(
+        f"{fitted.method} {title}", forecast_title, states, paths, shown, future.outputs, observed, residuals[:, seen]
+    )
 
 
 def _draw(fitted: Fitted, view: View, picture: Path) -> None:
@@ -97,7 +104,7 @@ def _draw(fitted: Fitted, view: View, picture: Path) -> None:
             ax = figure.add_subplot(grid[row, :] if alone else grid[row, 3 * half : 3 * half + 3])
             plots.states(view.states, dimension=i, ax=ax)
             _finish(ax, "States, filtered", f"$x_{{{i + 1}}}$", first=i == 0, last=row == len(heights) - 2)
-        _draw_diagnostics(view, names, [figure.add_subplot(grid[-1, j : j + 2]) for j in (0, 2, 4)])
+        _draw_diagnostics(view, [figure.add_subplot(grid[-1, j : j + 2]) for j in (0, 2, 4)])
         counts = (("output", fitted.output_dim, num_outputs), ("state", fitted.state_dim, num_states))
         left_out = [f"{total - shown} more {what}(s) not shown" for what, total, shown in counts if total > shown]
         figure.suptitle(", ".join([view.title, *left_out]), fontsize=12)
@@ -105,13 +112,11 @@ def _draw(fitted: Fitted, view: View, picture: Path) -> None:
         plt.close(figure)
 
 
-def _draw_diagnostics(view: View, names: tuple[str, ...], axes: list[Any]) -> None:
-    seen = ~np.isnan(view.residuals).all(axis=0)
-    residuals, labels = view.residuals[:, seen], tuple(name for name, s in zip(names, seen, strict=True) if s)
-    plots.residuals(residuals, names=labels, ax=axes[0]).set_title("Residuals one step ahead")
-    plots.autocorrelation(residuals, names=labels, ax=axes[1]).set_title("Their autocorrelation")
+def _draw_diagnostics(view: View, axes: list[Any]) -> None:
+    plots.residuals(view.residuals, names=view.observed, ax=axes[0]).set_title("Residuals one step ahead")
+    plots.autocorrelation(view.residuals, names=view.observed, ax=axes[1]).set_title("Their autocorrelation")
     pits = {
-        "one step ahead": np.vectorize(NormalDist().cdf)(residuals),
+        "one step ahead": np.vectorize(NormalDist().cdf)(view.residuals),
         "free run": metrics.pit(view.paths.samples, view.future),
     }
     plots.calibration(pits, ax=axes[2]).set_title("What the bands promise and hold")
@@ -136,12 +141,11 @@ def _literal(text: str) -> str:
 
 def _numbers(view: View) -> dict[str, object]:
     """What the picture shows, in a few numbers."""
-    residuals = view.residuals[:, ~np.isnan(view.residuals).all(axis=0)]
-    inside = np.abs(residuals[~np.isnan(residuals)]) <= NormalDist().inv_cdf(0.95)
+    inside = np.abs(view.residuals[~np.isnan(view.residuals)]) <= NormalDist().inv_cdf(0.95)
     return {
         "samples": len(view.residuals),
         "horizon": len(view.future),
         "one_step_coverage90": float(np.mean(inside)),
         "free_run_coverage90": metrics.coverage(view.paths.samples, view.future, 0.9),
-        "lag1_autocorrelation": metrics.autocorrelation(residuals, 1)[1].tolist(),
+        "lag1_autocorrelation": metrics.autocorrelation(view.residuals, 1)[1].tolist(),
     }

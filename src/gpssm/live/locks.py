@@ -75,7 +75,8 @@ def _machine() -> str:
 @contextlib.contextmanager
 def locked(checkpoint: Path) -> Iterator[None]:
     """Hold the lock file of a checkpoint, beside it, and remove it afterwards."""
-    path = _lock_file(checkpoint)
+    target = checkpoint.resolve()
+    path = target.with_name(f".{target.name}.lock")
     handle = _open_locked(path, checkpoint)
     try:
         os.ftruncate(handle, 0)
@@ -87,11 +88,6 @@ def locked(checkpoint: Path) -> Iterator[None]:
             if _is_at(handle, path):
                 path.unlink()
         os.close(handle)
-
-
-def _lock_file(checkpoint: Path) -> Path:
-    target = checkpoint.resolve()
-    return target.with_name(f".{target.name}.lock")
 
 
 def _open_locked(path: Path, checkpoint: Path) -> int:
