@@ -17,7 +17,7 @@ PROCESS_NOISE, OBS_NOISE, HORIZON = 0.05, 0.08, 50
 
 
 def run(options: DemoOptions) -> None:
-    """Simulate, fit, print, draw."""
+    """Simulate the kink system, fit EnVI to it, and leave a table, a picture and a model."""
     out, seed = options.out, options.seed
     out.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=options.as_json)

@@ -9,7 +9,7 @@ from rich.table import Table
 from gpssm import evaluation, metrics
 from gpssm.cli.files import load_model, read_recording
 from gpssm.cli.options import EvaluateOptions
-from gpssm.cli.output import print_json, table_console, tell_divergence, working
+from gpssm.cli.output import print_json, report_divergence, table_console, working
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
 from gpssm.posteriors.fitted import Fitted
@@ -17,7 +17,7 @@ from gpssm.posteriors.states import States, first_not_finite
 
 
 def run(options: EvaluateOptions) -> None:
-    """Read, forecast, score."""
+    """Score forecasts of a recording against it, and print a table or JSON."""
     data, history, block = options.data, options.history, options.block
     columns = options.outputs, options.inputs
     if options.fresh and history is not None:
@@ -41,7 +41,7 @@ def run(options: EvaluateOptions) -> None:
     else:
         _print(result, fitted.method)
     for name, step in (result["diverged"] or {}).items():
-        tell_divergence(f"in {name}, from sample {step} on,")
+        report_divergence(f"in {name}, from sample {step} on,")
 
 
 DIVERGED = {"rmse": math.inf, "nlpd": math.inf, "crps": math.inf, "coverage90": math.nan}

@@ -21,7 +21,7 @@ Columns = tuple[list[str] | None, list[str] | None]
 
 
 def load_saved(argument: str, path: Path) -> Any:
-    """Whatever `save` has written."""
+    """The object in a file that `save` has written; `argument` names the option in the error if it cannot be read."""
     try:
         return load(path)
     except InvalidFile as error:
@@ -34,7 +34,7 @@ def load_saved(argument: str, path: Path) -> Any:
 
 
 def load_model(path: Path) -> Fitted:
-    """What `gpssm fit` has written."""
+    """The fitted model in a file that `gpssm fit` has written; refuses anything else."""
     model = load_saved("model", path)
     if not isinstance(model, Fitted):
         raise InvalidInput(f"model: {str(path)!r} holds a {type(model).__name__}; expected a fitted model.")

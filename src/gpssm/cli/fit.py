@@ -24,8 +24,8 @@ DEFAULTS = {"state_dim": 4, "num_inducing": 20}
 
 
 def run(options: FitOptions) -> None:
-    """Read, fit, save, print."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # being told to end is an interrupt, too
+    """Fit a method to recordings, save the model, and print a summary or JSON."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a request to end is an interrupt, too
     fit = _fit_of(options)
     check_target(options.out, *options.data)
     data = from_csv(options.data, split(options.outputs), split(options.inputs), id=options.id_column)
@@ -76,8 +76,8 @@ def run(options: FitOptions) -> None:
 
 def _fit_of(options: FitOptions) -> Callable[..., Fitted]:
     """The `fit` of the method that was chosen."""
-    said = {name: getattr(options, name) for name in ("state_dim", "num_inducing", "likelihood")}
-    given = {name: value for name, value in said.items() if value is not None}
+    offered = {name: getattr(options, name) for name in ("state_dim", "num_inducing", "likelihood")}
+    given = {name: value for name, value in offered.items() if value is not None}
     method = registry.build(options.method, **registry.applicable(options.method, **DEFAULTS) | given)
     fit: Callable[..., Fitted] = method.fit
     if isinstance(method, StateSpaceMethod):

@@ -56,7 +56,7 @@ def learn(options: StreamOptions, stop: Stop) -> int:
             else:
                 from gpssm.live.redis_stream import Consumer
 
-                saved = Consumer(route, names, learner, checkpoint, stop, say).run()
+                saved = Consumer(route, names, learner, checkpoint, stop).run()
             code = INTERRUPTED if stop.number == signal.SIGINT else 0 if saved else NOT_SAVED
         except StoppedLearning as error:
             say(str(error))

@@ -189,13 +189,4 @@ class DatasetsOptions(NamedTuple):
     as_json: AsJson = False
 
 
-COMMANDS = (
-    DemoOptions,
-    FitOptions,
-    FilterOptions,
-    ForecastOptions,
-    EvaluateOptions,
-    PlotOptions,
-    StreamOptions,
-    DatasetsOptions,
-)
+COMMANDS = [kind for name, kind in list(globals().items()) if name.endswith("Options")]

@@ -1,9 +1,7 @@
-"""What commands print, and what they take."""
+"""What commands print and draw."""
 
-import csv
 import io
 import json
-import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -13,7 +11,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from gpssm.datasets.csv_files import csv_text, to_csv
 from gpssm.plumbing.atomic import write_atomically
+from gpssm.posteriors.states import first_not_finite
 from gpssm.reproduction.store import plain
 from gpssm.training.progress import StatusLines
 
@@ -38,8 +38,8 @@ def print_line(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """A line on standard error."""
-    # Whoever reads it may be gone, as in `gpssm stream 2>&1 | head`; then there is nobody to tell.
+    """Write `text` as one line on standard error, as a message of gpssm."""
+    # Whoever reads it may be gone, as in `gpssm stream 2>&1 | head`; then nobody misses it.
     with suppress(OSError):
         sys.stderr.write(f"gpssm: {text}\n")
         sys.stderr.flush()
@@ -50,31 +50,24 @@ def print_columns(
 ) -> None:
     """Columns as a CSV file at `out`, or on standard output; as JSON `about` them, with those that are in no file.
 
-    None of the numbers is expected to be missing: the first `row` where one is not finite is told.
+    None of the numbers is expected to be missing: the first `row` where one is not finite is reported.
     """
-    from gpssm.posteriors.states import first_not_finite
-
     diverged = first_not_finite(np.column_stack(list(columns.values())))
     if out is not None:
-        from gpssm.datasets.csv_files import to_csv
-
         to_csv(out, columns)
     if as_json:
         shown: dict[str, object] = {"columns": {name: column.tolist() for name, column in columns.items()}}
         print_json(about | {"diverged": diverged} | (shown if out is None else {"out": str(out)}))
     elif out is None:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(columns)
-        cells = ([None if math.isnan(v) else v for v in column.tolist()] for column in columns.values())
-        writer.writerows(zip(*cells, strict=True))
+        sys.stdout.write(csv_text(columns))
     # Here, where a reader that has gone away is still noticed as one.
     sys.stdout.flush()
     if diverged is not None:
-        tell_divergence(f"from {row} {diverged} on")
+        report_divergence(f"from {row} {diverged} on")
 
 
-def tell_divergence(where: str) -> None:
-    """Say that a model has left the numbers that there are."""
+def report_divergence(where: str) -> None:
+    """Say on standard error where numbers that a model has computed are not finite."""
     say(f"diverged: {where} numbers are infinite or undefined, the model is unstable; use those before, or refit.")
 
 
@@ -88,7 +81,7 @@ def table_console(width: int) -> Console:
 def working(text: str, quiet: bool) -> Iterator[None]:
     """Say what is going on: on a terminal all the time, elsewhere by a line now and then; not if `quiet`.
 
-    Numbers that overflow are told when they are printed, not where they arise.
+    Numbers that overflow are reported when they are printed, not where they arise.
     """
     shown = Console(stderr=True).status(text) if sys.stderr.isatty() else StatusLines(text)
     with np.errstate(over="ignore", invalid="ignore"), nullcontext() if quiet else shown:

@@ -24,14 +24,16 @@ MAX_OUTPUTS, MAX_STATES = 4, 4
 
 
 class View(NamedTuple):
-    """What is drawn."""
+    """What is drawn: T samples filtered, and h steps forecast after the `past`."""
 
     title: str
     forecast_title: str
     states: States
     paths: Forecast
     past: NDArray
+    """Outputs (n, dy) before the forecast."""
     future: NDArray
+    """Outputs (h, dy) that were observed since."""
     observed: tuple[str, ...]
     """Names of the outputs of which there is a number."""
     residuals: NDArray
@@ -39,7 +41,7 @@ class View(NamedTuple):
 
 
 def run(options: PlotOptions) -> None:
-    """Read, filter, forecast, draw."""
+    """Draw the states, forecast and residuals of a recording, with one picture as the result."""
     plt.switch_backend("Agg")
     data = options.data
     picture = options.out or options.model.with_suffix(".png")
@@ -135,7 +137,7 @@ def _finish(ax: Any, title: str, ylabel: str, *, first: bool, last: bool) -> Non
 
 
 def _literal(text: str) -> str:
-    """A user's words may hold a dollar sign, which would begin a formula."""
+    """A user's words may hold a dollar sign, which would start a formula."""
     return text.replace("$", r"\$")
 
 

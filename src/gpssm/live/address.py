@@ -1,4 +1,4 @@
-"""The address of a Redis server, which may hold a password: nothing that is said shows it."""
+"""The address of a Redis server, which may hold a password: no message shows it."""
 
 from typing import NamedTuple
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -17,10 +17,9 @@ _OPTIONS = (
 
 
 class Address:
-    """A checked address."""
+    """The address of a Redis server, checked: one that would be read otherwise than it was meant is refused."""
 
     def __init__(self, url: str) -> None:
-        """Refuses what would be read otherwise than it was meant."""
         try:
             parts = urlsplit(url)
             options = parse_qs(parts.query)
@@ -50,7 +49,7 @@ class Address:
         return "<Address>"
 
     def sentence(self, error: Exception) -> str:
-        """What the library says, on one line and without the password."""
+        """What the library's `error` says, on one line and without the password."""
         text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         for secret in sorted(self._hidden, key=len, reverse=True):
             text = text.replace(secret, "***")

@@ -21,7 +21,7 @@ they were read are counted: Redis says how many were ever added, and the checkpo
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -44,7 +44,7 @@ BATCH = 100
 IDLE = 1.0
 """Seconds without a message after which what was learned is saved."""
 _BLOCK = 250  # milliseconds that Redis waits for a message; a signal is noticed after them
-_TIMEOUT = 5.0  # seconds after which a server that says nothing counts as lost
+_TIMEOUT = 5.0  # seconds after which a server that does not answer counts as away
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 10.0  # seconds between two tries to connect
 _ID_EXISTS = "equal or smaller than the target stream top item"
 _START = b"0-0"
@@ -56,17 +56,9 @@ Message = tuple[bytes, Sequence[bytes]]
 class Consumer:
     """The loop: reads, learns, publishes, saves, acknowledges."""
 
-    def __init__(
-        self,
-        route: Route,
-        names: Names,
-        learner: Learner,
-        checkpoint: Checkpoint,
-        stop: Stop,
-        say: Callable[[str], None],
-    ) -> None:
+    def __init__(self, route: Route, names: Names, learner: Learner, checkpoint: Checkpoint, stop: Stop) -> None:
         self._route, self._names, self._learner = route, names, learner
-        self._checkpoint, self._stop, self._say = checkpoint, stop, say
+        self._checkpoint, self._stop, self._say = checkpoint, stop, learner.say
         position = learner.stream.position
         self._mark = Bookmark.read(position) if position else Bookmark((0, 0))
         self._unpublished: tuple[bytes, str] | None = None
@@ -237,12 +229,12 @@ class Consumer:
         self._say(f"redis: {count} message(s) were deleted or trimmed before they were read; learning goes on without.")
         if self._mark.passed is not None:
             self._mark = self._mark._replace(passed=self._mark.passed + count)
-        if self._learner.stream.position:  # so that the next start does not say it again
+        if self._learner.stream.position:  # so that the next start does not report it again
             self._learner.stream.position = str(self._mark)
             self._checkpoint.unsaved += 1
 
     def _handle(self, messages: Sequence[Message]) -> None:
-        self._publish()  # what was left when the connection was lost
+        self._publish()  # if the connection broke before that
         for message_id, fields in messages:
             if self._stop.requested:
                 return

@@ -16,6 +16,7 @@ class Stop:
 
     @property
     def requested(self) -> bool:
+        """Whether a signal has asked for the end."""
         return self.number is not None
 
     def __enter__(self) -> "Stop":
