@@ -57,13 +57,15 @@ def _scores(fitted: Fitted, test: Series, state: States, block: int) -> dict[str
     # The first sample, from 1, at which there is no error: paths are infinite, or their squares are.
     first = {name: first_not_finite(np.square(found).sum(axis=0)) for name, found in paths.items()}
     diverged = {name: step for name, step in first.items() if step is not None}
-    scores = {name: evaluation.score(found, y).as_dict() for name, found in paths.items() if name not in diverged}
+    scores = {
+        name: DIVERGED if name in diverged else evaluation.score(found, y).as_dict() for name, found in paths.items()
+    }
     numbers = int(np.sum(~np.isnan(y)))
     mean = np.broadcast_to(fitted.scaling.output_shift, y.shape)
     return {
         "samples": len(y),
         "numbers": numbers,
-        **{name: scores.get(name, DIVERGED) for name in paths},
+        **scores,
         "one_step": {"log_likelihood": fitted.filter(y, c, state=state).log_likelihood / numbers},
         "training_mean": {"rmse": metrics.rmse(mean, y)},
         "diverged": diverged or None,

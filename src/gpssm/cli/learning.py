@@ -48,7 +48,7 @@ def learn(options: StreamOptions, stop: Stop) -> int:
             registry.online_method(options.method)  # a file may hold objects of its module, whoever has written that
         model = None if options.model is None else load_saved("model", options.model)
         names = _names(options, model)
-        learner = Learner(_resume(options) or _start(options, model), options.forecast, say)
+        learner = Learner(_stream(options, model), options.forecast, say)
         checkpoint = Checkpoint(options.checkpoint, options.every, say)
         try:
             if route is None:
@@ -143,23 +143,17 @@ def _check_width(stream: Stream, outputs: int, inputs: int) -> None:
         )
 
 
-def _resume(options: StreamOptions) -> Stream | None:
-    """The stream in the checkpoint, if there is one."""
+def _stream(options: StreamOptions, model: Any) -> Stream:
+    """The stream in the checkpoint; if there is none, one that goes on from a model, or a new one."""
     path = options.checkpoint
-    if path is None or not path.exists():
-        return None
-    stream = load_saved("checkpoint", path)
-    if not isinstance(stream, Stream):
-        raise InvalidInput(
-            f"checkpoint: {str(path)!r} holds a {type(stream).__name__}, not a stream; expected another name."
-        )
-    _check_method(options, path, stream)
-    say(f"going on from {str(path)!r}, after {stream.count} sample(s).")
-    return stream
-
-
-def _start(options: StreamOptions, model: Any) -> Stream:
-    """A new stream, or one that goes on from a model."""
+    if path is not None and path.exists():
+        stream = load_saved("checkpoint", path)
+        if not isinstance(stream, Stream):
+            other = type(stream).__name__
+            raise InvalidInput(f"checkpoint: {str(path)!r} holds a {other}, not a stream; expected another name.")
+        _check_method(options, path, stream)
+        say(f"going on from {str(path)!r}, after {stream.count} sample(s).")
+        return stream
     name, seed = options.method or DEFAULT_METHOD, options.seed
     if model is None:
         sizes = {"num_inducing": options.num_inducing, "input_lags": options.input_lags}
