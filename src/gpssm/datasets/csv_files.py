@@ -121,12 +121,7 @@ def to_csv(path: PathType, columns: Mapping[str, NDArray]) -> None:
     shapes = {name: np.shape(column) for name, column in columns.items()}
     if len(set(shapes.values())) != 1 or any(len(shape) != 1 for shape in shapes.values()):
         raise InvalidInput(f"columns: shapes {shapes}; expected vectors of one length.")
-    cells = [[None if value != value else value for value in np.asarray(c).tolist()] for c in columns.values()]
-    body = io.StringIO()
-    writer = csv.writer(body, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*cells, strict=True))
-    write_atomically(target, body.getvalue().encode())
+    write_atomically(target, csv_text(columns).encode())
 
 
 def _paths(path: Any) -> list[PathType]:
@@ -181,12 +176,9 @@ def _read(path: PathType) -> Table:
                 f"path: {file!r} line {number} has {len(row)} cell(s), line {numbers[0]} has {width}; "
                 "expected the same number in every row."
             )
-    decimal_comma = separator != ","
-    header = [cell.strip() for cell in rows[0]]
-    if all(number_in(cell, decimal_comma) is not None for cell in header):
-        return Table(file, [str(j) for j in range(width)], [], rows, numbers, decimal_comma)
-    names = [cell or str(j) for j, cell in enumerate(header)]
-    return Table(file, names, header, rows[1:], numbers[1:], decimal_comma)
+    empty = without_rows(file, rows[0], separator)
+    first = 1 if empty.header else 0
+    return empty._replace(rows=rows[first:], lines=numbers[first:])
 
 
 def separator_of(sample: list[str]) -> str:
@@ -276,6 +268,25 @@ def _numbers(table: Table, used: list[int]) -> NDArray:
                 )
         result[:, k] = values
     return result
+
+
+def without_rows(file: str, first: list[str], separator: str) -> Table:
+    """A table whose `first` row holds names if any cell of it is text, and is not counted among its rows otherwise."""
+    decimal_comma = separator != ","
+    header = [cell.strip() for cell in first]
+    if all(number_in(cell, decimal_comma) is not None for cell in header):
+        return Table(file, [str(j) for j in range(len(header))], [], [], [], decimal_comma)
+    return Table(file, [cell or str(j) for j, cell in enumerate(header)], header, [], [], decimal_comma)
+
+
+def csv_text(columns: Mapping[str, NDArray]) -> str:
+    """What `to_csv` writes: a row of names, then full precision, NaN as an empty cell."""
+    cells = [[None if value != value else value for value in np.asarray(c).tolist()] for c in columns.values()]
+    body = io.StringIO()
+    writer = csv.writer(body, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*cells, strict=True))
+    return body.getvalue()
 
 
 def number_in(cell: str, decimal_comma: bool) -> float | None:
