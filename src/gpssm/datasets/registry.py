@@ -178,7 +178,7 @@ def _download(source: Source, original: Original) -> Path:
         ) from error
     except ValueError as error:  # pooch has removed what it had fetched
         raise InvalidInput(
-            f"name: what came from {original.url} differs from the published data (checksum) and was removed; "
+            f"name: the file from {original.url} differs from the published data (checksum) and was removed; "
             "try again."
         ) from error
 

@@ -61,7 +61,7 @@ def as_array(value: Any) -> Any:
 
 
 def parameter(constraint: str = "real", **kwargs: Any) -> Any:
-    """Declare a field of a module as a learnable array."""
+    """Declare a field of a module as a learnable array whose values satisfy a constraint, a key of `CONSTRAINTS`."""
     if constraint not in CONSTRAINTS:
         raise ValueError(f"constraint: {constraint!r} is not one of {sorted(CONSTRAINTS)}.")
     return eqx.field(converter=as_array, metadata={_KEY: constraint}, **kwargs)
@@ -112,7 +112,7 @@ def match(names: Iterable[str], patterns: Iterable[str]) -> set[str]:
 
 
 def free_values(module: Any, names: Iterable[str]) -> dict[str, Array]:
-    """The unconstrained images of the named parameters."""
+    """The unconstrained images of the named parameters, by name."""
     names = set(names)
     return {
         p.name: CONSTRAINTS[p.constraint].to_free(jnp.asarray(p.value)) for p in parameters(module) if p.name in names
@@ -120,13 +120,13 @@ def free_values(module: Any, names: Iterable[str]) -> dict[str, Array]:
 
 
 def with_free_values(module: Any, free: dict[str, Array]) -> Any:
-    """`module` with the named parameters set from their unconstrained images."""
+    """A copy of `module` with the named parameters set from their unconstrained images, `free_values`."""
     legal = {p.name: CONSTRAINTS[p.constraint].to_legal(free[p.name]) for p in parameters(module) if p.name in free}
     return with_values(module, legal)
 
 
 def with_values(module: Any, values: dict[str, Any]) -> Any:
-    """`module` with the named parameters replaced."""
+    """A copy of `module` with the named parameters replaced by these values, in their constrained form."""
     if not values:
         return module
     order = list(values)

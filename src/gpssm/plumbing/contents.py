@@ -7,7 +7,7 @@ annotation says nothing of numbers where they are to be finite; these say someth
     variance: Positive[Float[Array, " dx"]]        outputs: Gaps[Float[Array, "t dy"]]
 
 The names of the sizes of a system, `SHARED`, mean the same everywhere in an object; all others belong to the object in
-whose class they stand. A size may be a formula, `"2*k+dy"`.
+whose class they stand. A size may be a number or a formula, `"2*k+dy"`.
 """
 
 import dataclasses
@@ -177,7 +177,7 @@ class _Walk:
             for i, (item, inner) in enumerate(_items(value, hint, place)):
                 self.visit(item, inner, place.below(f"[{i}]"))
         else:
-            _check_scalar(value, place)
+            self._scalar(value, place)
 
     def finish(self) -> None:
         """Formulas, now that all sizes in them are known."""
@@ -227,6 +227,15 @@ class _Walk:
         if not numbers.legal(value):
             raise _refused(place, "other numbers", numbers.expected)
 
+    def _scalar(self, value: Any, place: _Place) -> None:
+        """A number, a text, nothing, or a function."""
+        numbers = place.numbers or FINITE
+        checked = isinstance(value, float) or (isinstance(value, int) and place.numbers is not None)
+        if checked and not numbers.legal(np.asarray(value, float)):
+            raise _refused(place, repr(value), numbers.expected)
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise _refused(place, "a number of more than 64 bits", "a smaller one")
+
     def _shape(self, sizes: tuple[int, ...], expected: Shape, place: _Place) -> None:
         if expected.or_empty and not any(sizes):
             return
@@ -239,19 +248,14 @@ class _Walk:
                 for name, size in zip(place.axes, sizes, strict=False):
                     self._bind(name, size, sizes, place)
                 for name, size in zip(names, sizes[len(place.axes) :], strict=True):
-                    self._size(name, size, sizes, place)
+                    if name.isidentifier():
+                        self._bind(place.size(name), size, sizes, place)
+                    else:
+                        parts = {part: place.size(part) for part in _names_in(name)}
+                        self._formulas.append((name, parts, size, place.path))
                 return
         wanted = " or ".join(f"({', '.join([*place.axes, *a.split()])})" for a in expected.alternatives)
         raise _refused(place, f"shape {sizes}", wanted)
-
-    def _size(self, name: str, size: int, sizes: tuple[int, ...], place: _Place) -> None:
-        if name.isidentifier():
-            self._bind(place.size(name), size, sizes, place)
-        elif name.isdecimal():
-            if int(name) != size:
-                raise _refused(place, f"shape {sizes}", f"{name} in place of {size}")
-        else:
-            self._formulas.append((name, {part: place.size(part) for part in _names_in(name)}, size, place.path))
 
     def _bind(self, name: str, size: int, sizes: tuple[int, ...], place: _Place) -> None:
         known, where = self._sizes.setdefault(name, (size, place.path))
@@ -346,16 +350,6 @@ def _sizes_of(value: Any) -> tuple[int, ...]:
         inner = {_sizes_of(item) for item in value if isinstance(item, (tuple, list))}
         return (len(value), *(inner.pop() if len(inner) == 1 else ()))
     return np.shape(value)
-
-
-def _check_scalar(value: Any, place: _Place) -> None:
-    """A number, a text, nothing, or a function."""
-    if isinstance(value, float) or (isinstance(value, int) and place.numbers is not None):
-        numbers = place.numbers or FINITE
-        if not numbers.legal(np.asarray(value, float)):
-            raise _refused(place, repr(value), numbers.expected)
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise _refused(place, "a number of more than 64 bits", "a smaller one")
 
 
 def _value(formula: str, sizes: dict[str, int]) -> int:
