@@ -35,7 +35,7 @@ from gpssm.live.records import LONGEST, BadRecord, Lines, Names, Sample, from_fi
 from gpssm.methods import registry
 from gpssm.methods.envi import EnVI
 from gpssm.methods.last_value import LastValue
-from gpssm.plumbing.serialization import write_atomically
+from gpssm.plumbing.atomic import write_atomically
 from gpssm.posteriors.history import History
 from gpssm.posteriors.posterior import Posterior
 
