@@ -4,14 +4,14 @@ Names are loaded on first use, so that `gpssm --help` does not wait for JAX. Imp
 no global setting: no precision flag, no thread or core affinity.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpssm.methods.registry import METHODS, ONLINE
+from gpssm.plumbing.lazy import exports
 
 __version__ = "0.1.0"
 
-_EXPORTS = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values()} | {
+_HOMES = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values()} | {
     "Schedule": "gpssm.training.optimiser",
     "Fitted": "gpssm.posteriors.fitted",
     "Posterior": "gpssm.posteriors.posterior",
@@ -26,6 +26,7 @@ _EXPORTS = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values
     "LinearEmission": "gpssm.models.emission",
 }
 _SUBMODULES = ("datasets", "filters", "gp", "models", "methods", "experiments", "evaluation", "metrics", "plots")
+__getattr__, __dir__ = exports(__name__, _HOMES | {name: f"gpssm.{name}" for name in _SUBMODULES})
 
 if TYPE_CHECKING:
     from gpssm import datasets as datasets
@@ -47,15 +48,3 @@ if TYPE_CHECKING:
     from gpssm.posteriors.linear import LinearPosterior as LinearPosterior
     from gpssm.posteriors.posterior import Posterior as Posterior
     from gpssm.training.optimiser import Schedule as Schedule
-
-
-def __getattr__(name: str) -> Any:
-    if name in _EXPORTS:
-        return getattr(importlib.import_module(_EXPORTS[name]), name)
-    if name in _SUBMODULES:
-        return importlib.import_module(f"gpssm.{name}")
-    raise AttributeError(f"module 'gpssm' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*_EXPORTS, *_SUBMODULES, "__version__"])
