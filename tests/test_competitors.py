@@ -21,7 +21,6 @@ from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, InitialState, Transition
 from gpssm.models.noise import DiagonalNoise, FullNoise
 from gpssm.training.optimiser import Schedule
-from gpssm.training.recognition import Gaussians
 from gpssm.training.windows import Windows, cut
 
 STATES, OUTPUTS, INPUTS, LENGTH, INDUCING = 2, 1, 1, 30, 6
@@ -66,8 +65,9 @@ def one_window() -> Windows:
 def with_start(model: GPSSM, windows: Windows) -> Learner:
     """What PRSSM learns, with the model's own q(x_0) in the place of the network's."""
     initial = model.initial_state
-    q = Gaussians(jnp.asarray(initial.mean)[windows.sequence], jnp.asarray(initial.chol)[windows.sequence])
-    return Learner(model, lambda windows: q)
+    rows = (jnp.asarray(leaf)[windows.sequence] for leaf in (initial.mean, initial.chol))
+    q = InitialState(*rows, initial.prior_mean, initial.prior_chol)
+    return Learner(model, lambda windows, prior: q)
 
 
 def test_vcdt_that_corrects_nothing_is_prssm() -> None:

@@ -43,8 +43,7 @@ from gpssm.training import initialisation
 from gpssm.training.optimiser import Schedule
 from gpssm.training.problem import Initialisation, Problem
 from gpssm.training.specification import one_of
-from gpssm.training.unrolled import by_time, continued, noise_by_time, unroll, window_starts
-from gpssm.training.windows import Windows
+from gpssm.training.windows import Windows, by_time, continued, noise_by_time, unroll, window_starts
 
 
 class EnVISettings(NamedTuple):

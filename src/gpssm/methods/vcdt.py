@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpssm.methods.base import GPMethod, Learner
+from gpssm.methods.base import GPMethod, Learner, contracted
 from gpssm.methods.prssm import SAMPLED
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM
@@ -34,10 +34,16 @@ from gpssm.numerics.linalg import solve_lower
 from gpssm.numerics.networks import BidirectionalGRU, Dense, readable, readable_width
 from gpssm.numerics.parameters import Leaf, as_array, parameter
 from gpssm.training import initialisation
-from gpssm.training.contraction import contracted
 from gpssm.training.problem import Initialisation, Problem
-from gpssm.training.unrolled import by_time, continued, expected_log_density, noise_by_time, unroll, window_starts
-from gpssm.training.windows import Windows
+from gpssm.training.windows import (
+    Windows,
+    by_time,
+    continued,
+    expected_log_density,
+    noise_by_time,
+    unroll,
+    window_starts,
+)
 
 _WIDTH = 16  # of the recurrent network, in each direction
 

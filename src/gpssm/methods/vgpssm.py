@@ -19,7 +19,7 @@ Where the paper leaves room, what is best for the method:
   whole recording, with one x_0;
 - q is initialised at the least-squares state of y_t where there is one, and what is not seen decays; what
   the network adds to this is small at first;
-- where states are hidden, the linear mean function is kept a contraction (`training.contraction`): the bound
+- where states are hidden, the linear mean function is kept a contraction (`base.contracted`): the bound
   looks one step ahead;
 - the mean function itself, start values and optimiser are those of EnVI, and a fitted model is
   filtered by the ensemble Kalman filter, so that a forecast starts from a state that has seen the data.
@@ -34,16 +34,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpssm.methods.base import GPMethod, Learner
+from gpssm.methods.base import GPMethod, Learner, contracted
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, InitialState
 from gpssm.numerics.networks import BidirectionalGRU, Dense, readable, readable_width
 from gpssm.numerics.parameters import Leaf, parameter
-from gpssm.training.contraction import contracted
 from gpssm.training.optimiser import Objective
 from gpssm.training.problem import Initialisation, Problem
-from gpssm.training.unrolled import by_time, expected_log_density
-from gpssm.training.windows import Windows
+from gpssm.training.windows import Windows, by_time, expected_log_density
 
 _CONTEXT = 10  # samples of either neighbour that the network reads
 _DECAY = 0.5  # of what is not seen
@@ -87,8 +85,7 @@ class Chain(eqx.Module):
         )
         _, (slopes, rests) = jax.lax.scan(within, first, (by_time(weights), by_time(pushes)))
 
-        eps_start = jax.random.normal(key_start, (len(initial.mean), num_samples, dx), dtype)
-        fresh = initial.members(eps_start)[windows.sequence]
+        fresh = initial.draw(key_start, num_samples)[windows.sequence]
 
         def between(end: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
             left, fresh, slope, rest = now
