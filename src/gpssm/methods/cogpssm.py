@@ -116,9 +116,8 @@ class COGPSSM(VGPSSM):
         elif "obs_noise.variance" in problem.held:
             tolerance = float(np.mean(np.asarray(problem.model.obs_noise.variance)))
         else:
-            scaling = problem.scaling
-            ys = [scaling.standardise_outputs(y) for y in problem.outputs]
-            tolerance = unpredicted(ys, [scaling.standardise_inputs(c) for c in problem.inputs], self.state_dim)
+            standard = problem.scaling.standardise(problem.outputs, problem.inputs)
+            tolerance = unpredicted(*standard, self.state_dim)
         multiplier = 1.0 if self.multiplier is None else float(self.multiplier)
         return learner, Constraint(jnp.asarray(multiplier), jnp.zeros(()), jnp.asarray(tolerance))
 
