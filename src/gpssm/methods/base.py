@@ -6,7 +6,6 @@ posterior that comes out. `docs/add_a_method.md` shows how to write one.
 """
 
 from abc import ABC
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -30,14 +29,15 @@ from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.validation import positive_int, training_data
 from gpssm.posteriors.history import History, Progress
 from gpssm.posteriors.posterior import Posterior
+from gpssm.training.candidates import Recordings
 from gpssm.training.initialisation import gp_transition, initialise
 from gpssm.training.linear_search import AUTO, enough_states
 from gpssm.training.optimiser import Objective, Schedule, train
 from gpssm.training.problem import Initialisation, Problem
-from gpssm.training.progress import Monitor, watcher
-from gpssm.training.recordings import Recordings
+from gpssm.training.progress import Monitor, Watch, watcher
 from gpssm.training.restarts import Restarts
 from gpssm.training.specification import MeanLike, RoughStates, Specification
+from gpssm.training.windows import cut
 
 _MAX_NORM = 0.995
 
@@ -99,7 +99,7 @@ class StateSpaceMethod(Specification, ABC):
         *,
         seed: int = 0,
         restarts: int | None = None,
-        progress: bool | Callable[[Progress], None] = False,
+        progress: bool | Watch = False,
     ) -> Posterior:
         """Learn the model from a recording.
 
@@ -119,7 +119,7 @@ class StateSpaceMethod(Specification, ABC):
         method, linear = self, None
         if self.state_dim == AUTO:
             linear = enough_states(Recordings.standardised(ys, cs))
-            method = replace(self, state_dim=linear.state_dim)
+            method = replace(self, state_dim=linear[0].order)
         problem = method.problem(ys, cs, seed)
         with watcher(progress, self.name) as watch, Interruption() as interruption:
             posterior = Restarts(method, problem, Monitor(interruption, watch), seed, linear).best(restarts)
@@ -135,7 +135,11 @@ class StateSpaceMethod(Specification, ABC):
             initial = initialise(self, outputs, inputs, initial)
         held = match((p.name for p in parameters(initial.model)), self.fixed) | initial.fixed | self.always_held
         window = self.default_window(initial) if self.window is None else self.window
-        return Problem.of(initial, outputs, inputs, window=window, held=held, settings=self.settings(initial))
+        longest, scaling = max(map(len, outputs)), initial.scaling
+        windows = cut(*scaling.standardise(outputs, inputs), min(window or longest, longest))
+        windows = windows._replace(log_volume=np.asarray(sum(map(scaling.log_volume, outputs))))
+        own = {"outputs": outputs, "inputs": inputs, "windows": windows, "held": held}
+        return Problem(**vars(initial) | own | {"settings": self.settings(initial)})
 
     def learn(self, problem: Problem, schedule: Schedule, key: Array, monitor: Monitor, label: str) -> Posterior:
         key, key_learner = jax.random.split(key)

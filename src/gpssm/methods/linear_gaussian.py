@@ -33,9 +33,9 @@ from gpssm.plumbing.validation import positive_int
 from gpssm.posteriors.history import History, Progress
 from gpssm.posteriors.linear import NOISE_FLOOR, LinearPosterior
 from gpssm.training import subspace
+from gpssm.training.candidates import Recordings, stack
 from gpssm.training.linear_search import AUTO, enough_states, linear_models, stable
 from gpssm.training.progress import Watch, record, watcher
-from gpssm.training.recordings import Recordings, stack
 
 _FIRST_STEPS = 30  # from every start, before the better one goes on
 _ANCHOR = 1e-4  # precision of the prior around the start; parameters are of order one
@@ -98,7 +98,7 @@ class LinearGaussian(LinearMethod):
 
     def learn(self, outputs: list[NDArray], inputs: list[NDArray], progress: bool | Watch) -> LinearPosterior:
         if self.state_dim == AUTO:
-            order = enough_states(Recordings.standardised(outputs, inputs)).state_dim
+            order = enough_states(Recordings.standardised(outputs, inputs))[0].order
             return replace(self, state_dim=order).learn(outputs, inputs, progress)
         self._check_size(outputs, inputs)
         dx = self.state_dim

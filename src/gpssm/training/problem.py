@@ -7,7 +7,7 @@ import numpy as np
 
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.scaling import Scaling
-from gpssm.training.windows import Windows, cut
+from gpssm.training.windows import Windows
 
 
 @dataclass(frozen=True)
@@ -51,24 +51,3 @@ class Problem(Initialisation):
     """Names of the model's parameters that are not trained."""
     settings: Any
     """What the objective is compiled for. Hashable."""
-
-    @classmethod
-    def of(
-        cls,
-        initial: Initialisation,
-        outputs: list[np.ndarray],
-        inputs: list[np.ndarray],
-        *,
-        window: int,
-        held: set[str] | frozenset[str],
-        settings: Any,
-    ) -> "Problem":
-        """Recordings cut into windows of `window` steps; 0 takes every recording as one."""
-        longest, scaling = max(map(len, outputs)), initial.scaling
-        windows = cut(
-            [scaling.standardise_outputs(y) for y in outputs],
-            [scaling.standardise_inputs(c) for c in inputs],
-            longest if window == 0 else min(window, longest),
-        )._replace(log_volume=np.asarray(sum(scaling.log_volume(y) for y in outputs)))
-        own = {"outputs": outputs, "inputs": inputs, "windows": windows, "held": frozenset(held), "settings": settings}
-        return cls(**vars(initial) | own)

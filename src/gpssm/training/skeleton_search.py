@@ -14,12 +14,11 @@ from gpssm.models.gpssm import GPSSM, InitialState, Transition
 from gpssm.models.noise import DiagonalNoise, FullNoise
 from gpssm.numerics.parameters import parameters, with_values
 from gpssm.training import subspace
+from gpssm.training.candidates import SIDE_BY_SIDE, Candidate, Recordings, fit_all, rated
 from gpssm.training.initialisation import inducing_inputs
-from gpssm.training.linear_search import STABLE, LinearModels, one_step_model, resized, stabilised, stable
+from gpssm.training.linear_search import STABLE, one_step_model, resized, stabilised, stable
 from gpssm.training.problem import Problem
-from gpssm.training.recordings import Recordings
 from gpssm.training.skeleton import Skeleton, SkeletonFit, SkeletonProblem
-from gpssm.training.skeleton_candidates import SIDE_BY_SIDE, Candidate, fit_all, rated
 
 NDArray = np.ndarray
 
@@ -147,9 +146,9 @@ def _random_linear(given: NDArray, dy: int, rng: np.random.Generator) -> NDArray
     return linear
 
 
-def worth_a_trial(skeletons: list[Candidate], linear: LinearModels) -> list[Candidate]:
+def worth_a_trial(skeletons: list[Candidate], linear: list[Candidate]) -> list[Candidate]:
     """The best skeleton and the best linear model, and what else is not far behind the better of them; best first."""
-    by_error = sorted(linear.candidates, key=lambda c: c.error)
+    by_error = sorted(linear, key=lambda c: c.error)
     first = [skeletons[0], by_error[0]]
     limit = _BEHIND * min(c.error for c in first)
     others = sorted([*skeletons[1:], *by_error[1:]], key=lambda c: c.error)
