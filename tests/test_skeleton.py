@@ -74,9 +74,7 @@ def test_sensitivities_are_the_derivatives_of_the_simulation() -> None:
 
     def outputs(position: jax.Array) -> jax.Array:
         moved = ravel_pytree(of)[1](position)
-        alpha = skeleton._backsolve(simulated.factors, moved.whitened)
-        whitened = jnp.einsum("dmn,dm->dn", skeleton._factors(moved), alpha)
-        return skeleton._simulate(moved._replace(whitened=whitened), inputs).states[..., :2]
+        return skeleton._simulate(skeleton._whitened_again(moved, simulated.factors), inputs).states[..., :2]
 
     expected = jax.jacfwd(outputs)(ravel_pytree(of)[0])
     found = skeleton._sensitivities(of, simulated, inputs, 2)

@@ -133,7 +133,7 @@ class StateSpaceMethod(Specification, ABC):
     ) -> Problem:
         if not isinstance(initial, Initialisation):
             initial = initialise(self, outputs, inputs, initial)
-        held = match((p.name for p in parameters(initial.model)), self.fixed) | initial.fixed | self.always_held
+        held = initial.fixed | self.always_held | match((p.name for p in parameters(initial.model)), self.fixed)
         window = self.default_window(initial) if self.window is None else self.window
         longest, scaling = max(map(len, outputs)), initial.scaling
         windows = cut(*scaling.standardise(outputs, inputs), min(window or longest, longest))

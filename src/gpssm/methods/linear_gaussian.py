@@ -142,11 +142,10 @@ def _stable(
 ) -> _Parameters:
     """A linear model, made stable, with its residuals one step ahead shared out between the two noises."""
     dx = len(bias)
-    a = stable(weight[:, :dx])
-    weight = np.column_stack([a, weight[:, dx:]])
+    weight = stable(weight)
     variances = np.maximum(np.mean(subspace.residuals(weight, bias, states, inputs) ** 2, axis=0), 1e-4)
     root = np.diag(0.5 * np.log(0.5 * variances))
-    matrices = (*_contraction(a), weight[:, dx:], bias, root, np.log(0.5 * variances[:output_dim]))
+    matrices = (*_contraction(weight[:, :dx]), weight[:, dx:], bias, root, np.log(0.5 * variances[:output_dim]))
     return _Parameters(*map(jnp.asarray, matrices))
 
 

@@ -51,16 +51,26 @@ def initialise(
         emission = LinearEmission(weight, bias)
 
     controls = [scaling.standardise_inputs(c) for c in inputs]
-    states = [_guess_states(emission, scaling.standardise_outputs(y), dx) for y in outputs]
+    # Rough states: zero where no output shows them.
+    states = [np.zeros((len(y), dx)) for y in outputs]
+    if isinstance(emission, LinearEmission):
+        inverse = np.linalg.pinv(np.asarray(emission.weight))
+        filled = [subspace.fill(scaling.standardise_outputs(y)) for y in outputs]
+        states = [(y - np.asarray(emission.bias)) @ inverse.T for y in filled]
     transition = chosen.transition(RoughStates(scaling, states, controls), seed)
     q, r = np.full(dx, _PROCESS_NOISE), np.full(dy, _OBS_NOISE)
     if chosen.process_noise is not None:
         q = variances("process_noise", chosen.process_noise, dx) / state_scale**2
     if chosen.obs_noise is not None:
         r = variances("obs_noise", chosen.obs_noise, dy) / output_scale**2
-    initial, initial_fixed = _initial_state(known_initial, scaling, len(outputs), dx)
+    centre, chol = np.zeros(dx), np.eye(dx)
+    if known_initial is not None:
+        fixed |= {"initial_state.mean", "initial_state.chol"}
+        centre = scaling.standardise_states(known_initial[0])
+        chol = np.linalg.cholesky(known_initial[1] / (state_scale[:, None] * state_scale))
+    initial = InitialState(np.tile(centre, (len(outputs), 1)), np.tile(chol, (len(outputs), 1, 1)), centre, chol)
     model = GPSSM(transition, chosen.initial_process_noise(q), emission, chosen.initial_likelihood(r), initial)
-    return Initialisation(model, scaling, frozenset(fixed | initial_fixed), states)
+    return Initialisation(model, scaling, frozenset(fixed), states)
 
 
 def gp_transition(rough: RoughStates, num_inducing: int, kernel: Kernel, mean: MeanLike, mixed: bool) -> Transition:
@@ -154,14 +164,6 @@ def _state_units(
     return np.where(seen, column_shift, shift), np.where(seen, column_scale, scale)
 
 
-def _guess_states(emission: LinearEmission | FunctionEmission, outputs: np.ndarray, dx: int) -> np.ndarray:
-    """Rough states (T, dx) from standardised outputs: zero where no output shows them."""
-    if isinstance(emission, FunctionEmission):
-        return np.zeros((len(outputs), dx))
-    inverse = np.linalg.pinv(np.asarray(emission.weight))
-    return (subspace.fill(outputs) - np.asarray(emission.bias)) @ inverse.T
-
-
 def _mean(choice: MeanLike, rough: RoughStates, dx: int, dc: int) -> Mean:
     if isinstance(choice, str):
         if choice == "zero":
@@ -195,22 +197,19 @@ def inducing_inputs(states: list[np.ndarray], controls: list[np.ndarray], dx: in
         low, high = np.quantile(rows, [0.005, 0.995])
         z = np.linspace(low, high, count)[:, None]
     else:
-        z = _farthest_points(rows, count, rng)
+        pool = rows + 1e-3 * rng.standard_normal(rows.shape)
+        if len(pool) < count:
+            more = pool[rng.integers(0, len(pool), count)] + 0.1 * rng.standard_normal((count, pool.shape[1]))
+            pool = np.concatenate([pool, more])
+        z = farthest(pool, count)
     return np.tile(z, (dx, 1, 1))
 
 
-def _farthest_points(rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """k-means++ without the randomness: each point is the one farthest from those chosen."""
-    pool = rows + 1e-3 * rng.standard_normal(rows.shape)
-    if len(pool) < count:
-        pool = np.concatenate(
-            [pool, pool[rng.integers(0, len(pool), count)] + 0.1 * rng.standard_normal((count, pool.shape[1]))]
-        )
-    return farthest(pool, count)
-
-
 def farthest(pool: np.ndarray, count: int) -> np.ndarray:
-    """Up to `count` rows of `pool`, each as far from those before it as can be; no two alike."""
+    """Up to `count` rows of `pool`, each as far from those before it as can be; no two alike.
+
+    k-means++ without the randomness.
+    """
     chosen = [int(np.argmin(np.sum((pool - pool.mean(axis=0)) ** 2, axis=1)))]
     distance = np.sum((pool - pool[chosen[0]]) ** 2, axis=1)
     while len(chosen) < count and distance.max() > 0:
@@ -233,19 +232,6 @@ def _known_initial(known: tuple[Any, Any] | None, dx: int) -> tuple[np.ndarray, 
     if cov.shape != (dx, dx) or not np.allclose(cov, cov.T) or np.linalg.eigvalsh(cov).min() <= 0:
         raise InvalidInput(f"initial_state: expected a positive-definite covariance ({dx}, {dx}), got {cov.shape}.")
     return np.broadcast_to(mean, (dx,)), cov
-
-
-def _initial_state(
-    known: tuple[np.ndarray, np.ndarray] | None, scaling: Scaling, sequences: int, dx: int
-) -> tuple[InitialState, set[str]]:
-    if known is None:
-        eye = np.eye(dx)
-        return InitialState(np.zeros((sequences, dx)), np.tile(eye, (sequences, 1, 1)), np.zeros(dx), eye), set()
-    mean, cov = known
-    chol = np.linalg.cholesky(cov / (scaling.state_scale[:, None] * scaling.state_scale))
-    centre = scaling.standardise_states(mean)
-    initial = InitialState(np.tile(centre, (sequences, 1)), np.tile(chol, (sequences, 1, 1)), centre, chol)
-    return initial, {"initial_state.mean", "initial_state.chol"}
 
 
 def _expanded(kernel: Kernel, input_dim: int) -> Kernel:

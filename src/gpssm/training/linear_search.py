@@ -30,7 +30,7 @@ def linear_models(data: Recordings, orders: Sequence[int]) -> list[Candidate]:
     problems = []
     for order in orders:
         near = subspace.identify(*data.early(), order)
-        linear = np.column_stack([stable(near.weight[:, :order]), near.weight[:, order:], near.bias])
+        linear = np.column_stack([stable(near.weight), near.bias])
         guess = _without_gp(linear, np.array([states[0] for states in near.states]))
         width = _without_gp(np.full_like(linear, _WIDTH), np.full_like(guess.initial, _WIDTH), log_scale=0.0)
         problems.append(SkeletonProblem(*(_resized(part, max(orders)) for part in (guess, guess, width))))
@@ -40,11 +40,10 @@ def linear_models(data: Recordings, orders: Sequence[int]) -> list[Candidate]:
 
 def stabilised(candidate: Candidate, data: Recordings) -> Candidate:
     """Made stable: a linear model that is not may follow a recording to its end, and explodes soon after."""
-    fitted, dx = candidate.fit.skeleton, candidate.order
-    a = fitted.linear[:, :dx]
-    if np.array_equal(a, stable(a, STABLE)):
+    fitted = candidate.fit.skeleton
+    if np.array_equal(fitted.linear, stable(fitted.linear, STABLE)):
         return candidate
-    linear = np.column_stack([stable(a), fitted.linear[:, dx:]])
+    linear = stable(fitted.linear)
     states = np.stack([_continued(linear, x[None], c) for x, c in zip(fitted.initial, data.inputs, strict=True)])[:, 1:]
     fit = candidate.fit._replace(skeleton=fitted._replace(linear=linear), states=states)
     return rated(candidate.problem, fit, data, "linear")
@@ -64,7 +63,7 @@ def one_step_model(data: Recordings, order: int) -> Candidate:
     """A subspace fit: ahead of the others where what is not explained is noise in the process."""
     outputs, inputs = data.early()
     found = subspace.identify(outputs, inputs, order)
-    weight = np.column_stack([stable(found.weight[:, :order], STABLE), found.weight[:, order:]])
+    weight = stable(found.weight, STABLE)
     linear = np.column_stack([weight, found.bias])
     variance = np.mean(subspace.residuals(weight, found.bias, found.states, inputs) ** 2, axis=0)
     pairs = zip(found.states, data.inputs, strict=True)
@@ -148,6 +147,8 @@ def best_order(found: Iterable[Candidate], enough: int) -> Candidate:
     return best if best.error < _GOOD and _CLEARLY * max(best.error, _EXACT) < small.error else small
 
 
-def stable(a: NDArray, largest: float = _LARGEST) -> NDArray:
-    """A, or a fraction of it: no eigenvalue has a modulus above `largest`."""
-    return a * min(1.0, largest / max(float(np.max(np.abs(np.linalg.eigvals(a)))), 1e-12))
+def stable(weight: NDArray, largest: float = _LARGEST) -> NDArray:
+    """[A, ...] (dx, dx + n), or a fraction of A in its place: no eigenvalue has a modulus above `largest`."""
+    a, others = np.split(weight, [len(weight)], axis=1)
+    factor = min(1.0, largest / max(float(np.max(np.abs(np.linalg.eigvals(a)))), 1e-12))
+    return np.column_stack([a * factor, others])

@@ -137,10 +137,7 @@ def _iterate(at: SkeletonFit, problem: SkeletonProblem, y: Array, seen: Array, i
 
     def attempt(damping: Array) -> tuple[Array, Skeleton]:
         step = -unit * cho_solve(cho_factor(scaled + damping * eye, lower=True), unit * gradient)
-        moved: Skeleton = unravel(position + jnp.where(jnp.isfinite(step), step, 0.0))
-        # The step moved the weights alpha = L^{-T} w at the old L; w is what gives them at the new one.
-        alpha = _backsolve(simulated.factors, moved.whitened)
-        moved = moved._replace(whitened=jnp.einsum("dmn,dm->dn", _factors(moved), alpha))
+        moved = _whitened_again(unravel(position + jnp.where(jnp.isfinite(step), step, 0.0)), simulated.factors)
         return _loss(moved, problem, y, seen, inputs)[0], moved
 
     dampings = at.damping * jnp.asarray(_TRIALS)
@@ -237,9 +234,13 @@ def _prior(skeleton: Skeleton, problem: SkeletonProblem) -> Array:
 
 def _prior_moved(position: Array, skeleton: Skeleton, factors: Array, problem: SkeletonProblem) -> Array:
     """The prior in the coordinates of a step, in which alpha stays where it is while the kernels move."""
-    moved = ravel_pytree(skeleton)[1](position)
+    return _prior(_whitened_again(ravel_pytree(skeleton)[1](position), factors), problem)
+
+
+def _whitened_again(moved: Skeleton, factors: Array) -> Skeleton:
+    """A step moves the weights alpha = L^{-T} w at the old L, in `factors`; w is what gives them at the new one."""
     alpha = _backsolve(factors, moved.whitened)
-    return _prior(moved._replace(whitened=jnp.einsum("dmn,dm->dn", _factors(moved), alpha)), problem)
+    return moved._replace(whitened=jnp.einsum("dmn,dm->dn", _factors(moved), alpha))
 
 
 def _open_at(skeleton: Skeleton, simulated: _Simulated, inputs: Array) -> Float[Array, "n d"]:

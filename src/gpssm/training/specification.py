@@ -1,6 +1,6 @@
 """What a user chooses of a state-space model, and what initialisation and restarts need of a method."""
 
-import importlib
+import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -103,8 +103,7 @@ class Specification(ABC):
 
     def initial_likelihood(self, variance: np.ndarray) -> Likelihood:
         """The likelihood before training, from its standardised squared widths (dy,)."""
-        module, _, name = LIKELIHOODS[self.likelihood].rpartition(".")
-        chosen: Likelihood = getattr(importlib.import_module(module), name)(variance)
+        chosen: Likelihood = pkgutil.resolve_name(LIKELIHOODS[self.likelihood])(variance)
         return chosen
 
     def default_restarts(self, problem: Problem) -> int:
