@@ -21,6 +21,7 @@ from gpssm.plumbing.compilation import CompileClock
 from gpssm.plumbing.interruption import Interruption
 from gpssm.training import optimiser, restarts
 from gpssm.training.optimiser import Diverged, Schedule, TrainingWarning
+from gpssm.training.progress import Monitor
 
 SHORT = Schedule(max_steps=100, decay_steps=50)
 LENGTH = 200
@@ -220,12 +221,11 @@ def _toy(
             jnp.zeros(1),
             jnp.zeros(1),
             settings=None,
-            names=("variance",),
-            multiples={},
+            rates={"variance": 1.0},
             num_observed=1,
             schedule=Schedule(learning_rate=rate, max_steps=600, decay_steps=100),
             key=jax.random.key(0),
-            interruption=Interruption(),
+            monitor=Monitor(Interruption(), None),
         )
     return float(jnp.log(model.variance[0])), history
 

@@ -51,6 +51,10 @@ class ADEnKF(StateSpaceMethod):
         num_members: size of the ensemble; by default 50, or 16 where states are hidden.
         width: units of the network's hidden layer; by default 16, or 8 where states are hidden: the
             likelihood alone does not keep a wide network from learning a short recording by heart.
+
+    >>> import gpssm
+    >>> gpssm.ADEnKF(state_dim=4, num_members=32).name
+    'AD-EnKF'
     """
 
     num_members: int | None = field(default=None, kw_only=True)

@@ -96,10 +96,6 @@ class _Regression(NamedTuple):
             a[outputs + dc :, outputs : dx - dc] = np.eye(dx - outputs - dc)
         return a, b, bias
 
-    def is_stable(self) -> bool:
-        # Remembered inputs add eigenvalues of zero only.
-        return bool(np.max(np.abs(np.linalg.eigvals(self.companion()[0]))) <= _STABLE)
-
 
 def _regress(outputs: list[NDArray], inputs: list[NDArray], order: int) -> _Regression:
     """Fit standardised recordings by least squares, on the equations without a missing value."""
@@ -140,7 +136,9 @@ def _select(outputs: list[NDArray], inputs: list[NDArray], max_order: int) -> _R
             candidate, whole = _regress(early, driving, order), _regress(outputs, inputs, order)
         except InvalidInput:
             break  # too short for this order, and so for larger ones
-        score = (not whole.is_stable(), _free_run_error(candidate, outputs, inputs, cuts))
+        # Remembered inputs add eigenvalues of zero only.
+        unstable = bool(np.max(np.abs(np.linalg.eigvals(whole.companion()[0]))) > _STABLE)
+        score = (unstable, _free_run_error(candidate, outputs, inputs, cuts))
         if best is None or score < best_score:
             best, best_score = whole, score
     return _regress(outputs, inputs, 1) if best is None else best

@@ -66,7 +66,7 @@ class StateSpaceMethod(Specification, ABC):
         return problem.model, jnp.zeros((), self.dtype)
 
     def settings(self, initial: Initialisation) -> Any:
-        """What the objective is compiled for. Hashable."""
+        """What the objective is compiled for, the last of its arguments. Hashable."""
         return None
 
     def phases(self, problem: Problem, schedule: Schedule) -> list[tuple[Any, Schedule]]:
@@ -74,7 +74,7 @@ class StateSpaceMethod(Specification, ABC):
         return [(problem.windows, schedule)]
 
     def filter_settings(self, problem: Problem) -> FilterSettings:
-        """How the fitted model filters."""
+        """How the fitted model filters: members of the ensemble, and how they are updated."""
         return FilterSettings(64 if problem.hidden else 200, ensemble.Options(update=default_update(problem)))
 
     def rates(self, problem: Problem) -> dict[str, float]:
@@ -110,7 +110,11 @@ class StateSpaceMethod(Specification, ABC):
             seed: all randomness of the fit.
             restarts: fits from the same data with other random numbers, of which the one with the best
                 bound is kept; by default as many as the method needs.
-            progress: show a progress bar, or call this function after every chunk of steps.
+            progress: show a progress bar, or call this function with a `Progress` after every chunk of steps.
+
+        Returns:
+            The fitted model, which filters, smooths, forecasts and saves itself, in the units of the data. Ctrl-C ends
+            the fit early, with the best model so far.
         """
         clock = CompileClock()
         ys, cs = training_data(outputs, inputs)
@@ -145,23 +149,22 @@ class StateSpaceMethod(Specification, ABC):
         key, key_learner = jax.random.split(key)
         learner, carry = (_cast(part, self.dtype) for part in self.learner(problem, key_learner))
         prefix = "model." if isinstance(learner, Learner) else ""
-        names = tuple(p.name for p in parameters(learner) if p.name.removeprefix(prefix) not in problem.held)
-        rates = {n: r for n in names for word, r in self.rates(problem).items() if word in n.split(".")}
-        history = History()
+        rates = {p.name: 1.0 for p in parameters(learner) if p.name.removeprefix(prefix) not in problem.held}
+        rates |= {n: r for n in rates for word, r in self.rates(problem).items() if word in n.split(".")}
+        history, watch = History(), monitor.watch
+        if watch is not None:
 
-        def report(p: Progress) -> None:
-            assert monitor.watch is not None
-            now = p.snapshot
-            snapshot = None if now is None else lambda: self.posterior(problem, now(), History())
-            monitor.watch(p._replace(snapshot=snapshot))
+            def report(p: Progress) -> None:
+                now = p.snapshot
+                watch(p._replace(snapshot=None if now is None else lambda: self.posterior(problem, now(), History())))
 
+            monitor = monitor._replace(watch=report)
         for data, limits in self.phases(problem, schedule):
             key, key_phase = jax.random.split(key)
             learner, carry, course = train(
                 type(self).objective, learner, carry, _cast(data, self.dtype),
-                settings=problem.settings, names=names, multiples=rates, num_observed=problem.windows.num_observed,
-                schedule=limits, key=key_phase, interruption=monitor.interruption,
-                watch=None if monitor.watch is None else report, label=label,
+                settings=problem.settings, rates=rates, num_observed=problem.windows.num_observed,
+                schedule=limits, key=key_phase, monitor=monitor, label=label,
             )  # fmt: skip
             history = history.followed_by(course)
             if monitor.interruption.requested:
@@ -171,7 +174,7 @@ class StateSpaceMethod(Specification, ABC):
         return self.posterior(problem, learner, history)
 
     def posterior(self, problem: Problem, learner: Any, history: History) -> Posterior:
-        """What was trained, as it is returned."""
+        """What was trained, as it is returned; it has not filtered the recordings yet."""
         return Posterior(
             model=jax.tree.map(np.asarray, learner.model if isinstance(learner, Learner) else learner),
             scaling=problem.scaling,

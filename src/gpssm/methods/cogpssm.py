@@ -45,7 +45,7 @@ _LIMITS = (0.1, 10.0)
 
 
 class COGPSSMSettings(NamedTuple):
-    """What the compiled objective is built for."""
+    """What `lagrangian` is compiled for."""
 
     num_samples: int
     contract: bool
@@ -90,6 +90,10 @@ class COGPSSM(VGPSSM):
         multiplier: weight of the likelihood, if it is not to be learned.
         tolerance: largest mean squared error of the reconstructed outputs, relative to their
             variances. By default R where that is fixed, else from a linear fit.
+
+    >>> import gpssm
+    >>> gpssm.COGPSSM(state_dim=4, tolerance=0.01).name
+    'CO-GPSSM'
     """
 
     multiplier: float | None = field(default=None, kw_only=True)

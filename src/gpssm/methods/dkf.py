@@ -46,7 +46,7 @@ _FIRST_WEIGHT = 0.01
 
 
 class DKFSettings(NamedTuple):
-    """What the compiled objective is built for."""
+    """What `elbo` is compiled for; `annealing` is in steps."""
 
     num_samples: int
     batch: int
@@ -54,7 +54,7 @@ class DKFSettings(NamedTuple):
 
 
 class StructuredInference(eqx.Module):
-    """q of the states of every window, from what it saw at and after each of them."""
+    """q of the states of every window, from the samples at and after each of them."""
 
     reader: GRU
     first: Dense
@@ -161,6 +161,10 @@ class DKF(StateSpaceMethod):
         width: units of the hidden layers of the transition, and of the recurrent network.
         num_samples: trajectories of every window.
         batch: windows in every step, at most.
+
+    >>> import gpssm
+    >>> gpssm.DKF(state_dim=4, width=16).schedule.max_steps
+    1800
     """
 
     width: int = field(default=32, kw_only=True)

@@ -70,7 +70,9 @@ def elbo(
     key_u, key_x0, key_noise = jax.random.split(key, 3)
     q_x0 = learner.states(windows, model.initial_state)
     starts = q_x0.draw(key_x0, num_samples)
-    scores = trajectory_scores(model, starts, windows, key_u, key_noise, _expected)
+    scores = trajectory_scores(
+        model, starts, windows, key_u, key_noise, lambda model, f, moved, y: expected_log_density(model, moved, y)
+    )
     likelihood = jnp.sum(scores) - windows.log_volume
     kl_u, kl_x0 = model.transition.kl(), q_x0.kl()
     return likelihood - kl_u - kl_x0, (carry, {"likelihood": likelihood, "KL(u)": kl_u, "KL(x0)": kl_x0})
@@ -90,16 +92,16 @@ def trajectory_scores(
     return unroll(model, starts, windows, key_u, columns, one)[1]
 
 
-def _expected(model: GPSSM, f: tuple[Array, Noise], members: Array, y: Array) -> Array:
-    return expected_log_density(model, members, y)
-
-
 @dataclass(frozen=True)
 class PRSSM(GPMethod):
     """PRSSM with everything a user may want to choose, besides the model (`GPMethod`).
 
     Args:
         num_samples: trajectories of every window.
+
+    >>> import gpssm
+    >>> gpssm.PRSSM(state_dim=4, num_samples=8).num_inducing
+    20
     """
 
     num_samples: int = field(default=16, kw_only=True)

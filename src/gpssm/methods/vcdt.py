@@ -60,7 +60,7 @@ class Gates(eqx.Module):
 
 
 class AmortisedGates(eqx.Module):
-    """A network's correction to the initial gates."""
+    """The initial gates, and a network's corrections: added to A and b, factors on the rows of `chol`."""
 
     reader: BidirectionalGRU
     head: Dense
@@ -148,6 +148,10 @@ class VCDT(GPMethod):
         amortised: read the corrections from the recording with a network, instead of learning them for
             every time step.
         num_samples: trajectories of every window.
+
+    >>> import gpssm
+    >>> gpssm.VCDT(state_dim=4, amortised=True).num_samples
+    16
     """
 
     amortised: bool = field(default=False, kw_only=True)

@@ -164,14 +164,14 @@ class ChainNetwork(eqx.Module):
 
 
 class VGPSSMSettings(NamedTuple):
-    """What the compiled objective is built for."""
+    """What `elbo` is compiled for."""
 
     num_samples: int
     contract: bool  # whether the linear mean function is kept a contraction
 
 
 class Terms(NamedTuple):
-    """What the bound is made of."""
+    """What the bound is made of, in nats but for `error`."""
 
     log_density: Float[Array, ""]
     """`sum_t E[log N(y_t | g(x_t), R)]` of standardised outputs."""
@@ -185,10 +185,11 @@ class Terms(NamedTuple):
 
     @property
     def bound(self) -> Float[Array, ""]:
+        """The evidence lower bound of outputs in the user's units."""
         return self.likelihood - self.kl_x - self.kl_u - self.kl_x0
 
     def named(self) -> dict[str, Array]:
-        """For the history of a fit."""
+        """The terms by the names that the history of a fit has for them."""
         return {"likelihood": self.likelihood, "KL(x)": self.kl_x, "KL(u)": self.kl_u, "KL(x0)": self.kl_x0}
 
 
@@ -234,7 +235,7 @@ def read_terms(learner: Learner, windows: Windows, key: Array, num_samples: int,
 def elbo(
     learner: Learner, carry: Array, windows: Windows, key: Array, settings: VGPSSMSettings
 ) -> tuple[Float[Array, ""], tuple[Array, dict[str, Array]]]:
-    """The bound."""
+    """The bound, from `settings.num_samples` paths of the states; nothing is carried."""
     parts = read_terms(learner, windows, key, settings.num_samples, settings.contract)
     return parts.bound, (carry, parts.named())
 
@@ -246,6 +247,10 @@ class VGPSSM(GPMethod):
     Args:
         num_samples: paths of the states at every step.
         width: of the recurrent network, in each direction.
+
+    >>> import gpssm
+    >>> gpssm.VGPSSM(state_dim=4, width=8).name
+    'vGPSSM'
     """
 
     num_samples: int = field(default=8, kw_only=True)

@@ -57,10 +57,12 @@ class Recordings(NamedTuple):
 
     @property
     def holds_back(self) -> bool:
+        """Whether the end of any recording is held back."""
         return self.cuts != self.lengths
 
     @property
     def output_dim(self) -> int:
+        """dy."""
         return int(self.outputs.shape[2])
 
     def early(self) -> tuple[list[NDArray], list[NDArray]]:
@@ -103,6 +105,7 @@ class Candidate(NamedTuple):
 
     @property
     def order(self) -> int:
+        """Its number of states."""
         return len(self.fit.skeleton.log_scale)
 
 

@@ -65,7 +65,7 @@ class SkeletonProblem(NamedTuple):
 
 
 class SkeletonFit(NamedTuple):
-    """A skeleton on its way."""
+    """A skeleton after some iterations."""
 
     skeleton: Skeleton
     damping: Leaf  # ()
@@ -128,7 +128,9 @@ def _iterate(at: SkeletonFit, problem: SkeletonProblem, y: Array, seen: Array, i
     free = width > 0
     prior = jnp.where(free, 1.0 / jnp.where(free, width, 1.0) ** 2, 0.0)
     position, unravel = ravel_pytree(skeleton)
-    gradient = gradient + jax.grad(lambda v: _prior_moved(v, skeleton, simulated.factors, problem))(position)
+    # In the coordinates of a step alpha stays where it is while the kernels move.
+    prior_loss = jax.grad(lambda v: _prior(_whitened_again(unravel(v), simulated.factors), problem))
+    gradient = gradient + prior_loss(position)
     hessian = hessian + jnp.diag(prior)
     # In units of the curvature, so that one damping is right for all parameters.
     unit = jnp.where(free, 1.0 / jnp.sqrt(jnp.diagonal(hessian) + 1e-12), 0.0)
@@ -230,11 +232,6 @@ def _prior(skeleton: Skeleton, problem: SkeletonProblem) -> Array:
     free = width > 0
     distance = (ravel_pytree(skeleton)[0] - ravel_pytree(problem.centre)[0]) / jnp.where(free, width, 1.0)
     return 0.5 * jnp.sum(jnp.where(free, distance, 0.0) ** 2)
-
-
-def _prior_moved(position: Array, skeleton: Skeleton, factors: Array, problem: SkeletonProblem) -> Array:
-    """The prior in the coordinates of a step, in which alpha stays where it is while the kernels move."""
-    return _prior(_whitened_again(ravel_pytree(skeleton)[1](position), factors), problem)
 
 
 def _whitened_again(moved: Skeleton, factors: Array) -> Skeleton:

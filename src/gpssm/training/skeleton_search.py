@@ -151,7 +151,7 @@ def worth_a_trial(skeletons: list[Candidate], linear: list[Candidate]) -> list[C
 
 
 def refined(candidate: Candidate, data: Recordings) -> Candidate:
-    """The same skeleton, learned from everything."""
+    """The same skeleton after further iterations, with the samples that were held back."""
     if not data.holds_back:
         return candidate
     whole = data._replace(cuts=data.lengths)

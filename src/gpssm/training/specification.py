@@ -125,6 +125,6 @@ class Specification(ABC):
 
 
 def one_of(argument: str, value: Any, choices: tuple[Any, ...]) -> None:
-    """Refuse what is not among the choices."""
+    """Raise `InvalidInput`, which names the argument, if the value is not among the choices."""
     if value not in choices:
         raise InvalidInput(f"{argument}: expected one of {choices}, got {value!r}.")

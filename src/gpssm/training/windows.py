@@ -33,7 +33,7 @@ class Windows(NamedTuple):
 
     @property
     def num_observed(self) -> int:
-        """How many numbers there are to explain."""
+        """How many numbers of the outputs are not missing."""
         return int(np.sum(~np.isnan(self.outputs)))
 
 
@@ -50,7 +50,7 @@ def cut(outputs: list[NDArray], inputs: list[NDArray], length: int) -> Windows:
     return Windows(*map(np.stack, zip(*rows, strict=True)))
 
 
-# One sample of one window: members, f at each of them, then the window's columns -> members, and what is added up.
+# One sample of one window: members, f at each of them, then the window's columns -> members, and a score.
 Step = Callable[..., tuple[Array, Array]]
 
 
@@ -88,7 +88,7 @@ def continued(windows: Windows, carry: Float[Array, "b n dx"], ends: Float[Array
 
 
 def by_time(column: Any) -> Array:
-    """(b, w, ...) -> (w, b, ...)."""
+    """What windows hold at every time step, for a scan over time: (b, w, ...) -> (w, b, ...)."""
     return jnp.swapaxes(jnp.asarray(column), 0, 1)
 
 
