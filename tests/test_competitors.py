@@ -85,7 +85,7 @@ def test_vcdt_that_corrects_nothing_is_prssm() -> None:
 
     @jax.jit
     def bound(gates: vcdt.Gates) -> Any:
-        return vcdt.elbo(Learner(model, gates), jnp.zeros((1, members, STATES)), windows, KEY, False)
+        return vcdt.elbo(Learner(model, gates), jnp.zeros((1, members, STATES)), windows, KEY, None)
 
     found, (_, others) = bound(gates)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
@@ -193,7 +193,7 @@ def test_padding_and_missing_samples_say_nothing(objective: str) -> None:
     def bound(windows: Windows) -> Any:
         if objective == "PRSSM":
             return prssm.elbo(with_start(model, windows), jnp.zeros(()), windows, KEY, 4)[0]
-        return vcdt.elbo(corrected, jnp.zeros((1, 4, STATES)), windows, KEY, False)[0]
+        return vcdt.elbo(corrected, jnp.zeros((1, 4, STATES)), windows, KEY, None)[0]
 
     np.testing.assert_allclose(bound(changed), bound(windows), rtol=1e-12)
 

@@ -7,6 +7,7 @@ posterior that comes out. `docs/add_a_method.md` shows how to write one.
 
 from abc import ABC
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -48,6 +49,10 @@ class Learner(eqx.Module):
     model: GPSSM
     states: Any
 
+    def contracted(self) -> "Learner":
+        """With the linear mean function of the model made a contraction."""
+        return Learner(contracted(self.model), self.states)
+
 
 @dataclass(frozen=True)
 class StateSpaceMethod(Specification, ABC):
@@ -82,7 +87,7 @@ class StateSpaceMethod(Specification, ABC):
         return {"process_noise": self.noise_rate, "obs_noise": self.noise_rate} | dict(problem.rates)
 
     def contracts(self, initial: Initialisation) -> bool:
-        """Whether the objective keeps the linear mean function a contraction (`contracted`)."""
+        """Whether the linear mean function of a `Learner` is kept a contraction (`contracted`)."""
         return False
 
     def default_window(self, initial: Initialisation) -> int:
@@ -151,6 +156,7 @@ class StateSpaceMethod(Specification, ABC):
         prefix = "model." if isinstance(learner, Learner) else ""
         rates = {p.name: 1.0 for p in parameters(learner) if p.name.removeprefix(prefix) not in problem.held}
         rates |= {n: r for n in rates for word, r in self.rates(problem).items() if word in n.split(".")}
+        objective = contracting(type(self).objective) if self.contracts(problem) else type(self).objective
         history, watch = History(), monitor.watch
         if watch is not None:
 
@@ -162,7 +168,7 @@ class StateSpaceMethod(Specification, ABC):
         for data, limits in self.phases(problem, schedule):
             key, key_phase = jax.random.split(key)
             learner, carry, course = train(
-                type(self).objective, learner, carry, _cast(data, self.dtype),
+                objective, learner, carry, _cast(data, self.dtype),
                 settings=problem.settings, rates=rates, num_observed=problem.windows.num_observed,
                 schedule=limits, key=key_phase, monitor=monitor, label=label,
             )  # fmt: skip
@@ -170,7 +176,7 @@ class StateSpaceMethod(Specification, ABC):
             if monitor.interruption.requested:
                 break
         if self.contracts(problem):
-            learner = eqx.tree_at(lambda trained: trained.model, learner, contracted(learner.model))
+            learner = learner.contracted()
         return self.posterior(problem, learner, history)
 
     def posterior(self, problem: Problem, learner: Any, history: History) -> Posterior:
@@ -247,6 +253,12 @@ def contracted(model: GPSSM) -> GPSSM:
     norm = jnp.sqrt(jnp.linalg.eigvalsh(weight[:, :dx] @ weight[:, :dx].T)[-1])
     factors = jnp.where(jnp.arange(weight.shape[1]) < dx, jnp.minimum(1.0, _MAX_NORM / norm), 1.0)
     return eqx.tree_at(lambda m: m.transition.mean.weight, model, weight * factors)
+
+
+@cache  # so that it is compiled once for every objective
+def contracting(objective: Objective) -> Objective:
+    """The same objective, of a learner whose linear mean function is a contraction."""
+    return lambda learner, *arguments: objective(learner.contracted(), *arguments)
 
 
 def _cast(tree: Any, dtype: Any) -> Any:

@@ -33,7 +33,7 @@ from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
 from gpssm.methods.base import Learner
-from gpssm.methods.vgpssm import VGPSSM, read_terms
+from gpssm.methods.vgpssm import VGPSSM, terms
 from gpssm.training import subspace
 from gpssm.training.optimiser import Objective
 from gpssm.training.problem import Initialisation, Problem
@@ -48,7 +48,6 @@ class COGPSSMSettings(NamedTuple):
     """What `lagrangian` is compiled for."""
 
     num_samples: int
-    contract: bool
     learned: bool  # whether the multiplier follows the constraint
 
 
@@ -70,7 +69,7 @@ def lagrangian(
     learner: Learner, carry: Constraint, windows: Windows, key: Array, settings: COGPSSMSettings
 ) -> tuple[Float[Array, ""], tuple[Constraint, dict[str, Array]]]:
     """What to maximise with a fixed multiplier; with a learned one, something that has its gradient."""
-    parts = read_terms(learner, windows, key, settings.num_samples, settings.contract)
+    parts = terms(learner.model, learner.states(windows), windows, key, settings.num_samples)
     value = parts.bound + (carry.multiplier - 1.0) * parts.log_density
     if not settings.learned:
         return value, (carry, parts.named())
@@ -78,8 +77,8 @@ def lagrangian(
     # The bound can, and lies below the evidence whatever the multiplier: it decides which of the
     # models on the way is the best, while the gradient is that of the Lagrangian.
     comparable = jax.lax.stop_gradient(parts.bound) + (value - jax.lax.stop_gradient(value))
-    terms = parts.named() | {"error / tolerance": parts.error / carry.tolerance, "multiplier": carry.multiplier}
-    return comparable, (jax.lax.stop_gradient(carry.after(parts.error)), terms)
+    reported = parts.named() | {"error / tolerance": parts.error / carry.tolerance, "multiplier": carry.multiplier}
+    return comparable, (jax.lax.stop_gradient(carry.after(parts.error)), reported)
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ class COGPSSM(VGPSSM):
         return learner, Constraint(jnp.asarray(multiplier), jnp.zeros(()), jnp.asarray(tolerance))
 
     def settings(self, initial: Initialisation) -> COGPSSMSettings:
-        return COGPSSMSettings(self.num_samples, self.contracts(initial), self.multiplier is None)
+        return COGPSSMSettings(self.num_samples, self.multiplier is None)
 
 
 def unpredicted(outputs: list[np.ndarray], inputs: list[np.ndarray], state_dim: int) -> float:

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpssm.methods.base import GPMethod, Learner, contracted
+from gpssm.methods.base import GPMethod, Learner
 from gpssm.methods.prssm import SAMPLED
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM
@@ -80,10 +80,10 @@ class AmortisedGates(eqx.Module):
 
 
 def elbo(
-    learner: Learner, carry: Float[Array, "b n dx"], windows: Windows, key: Array, contract: bool
+    learner: Learner, carry: Float[Array, "b n dx"], windows: Windows, key: Array, settings: None
 ) -> tuple[Float[Array, ""], tuple[Float[Array, "b n dx"], dict[str, Array]]]:
     """The bound, from as many trajectories as `carry` has members in every window."""
-    model = contracted(learner.model) if contract else learner.model
+    model = learner.model
     key_u, key_x0, key_noise = jax.random.split(key, 3)
     starts = window_starts(model, windows, carry, key_x0)
     noise, _ = noise_by_time(key_noise, model, starts, windows, SAMPLED, kinds=2)
@@ -170,9 +170,6 @@ class VCDT(GPMethod):
         reader = BidirectionalGRU.start(key_reader, readable_width(dy, dc), _WIDTH)
         head = Dense.start(key_head, 2 * _WIDTH, dx * dx + 2 * dx, scale=0.01)
         return Learner(problem.model, AmortisedGates(reader, head, *gates)), carry
-
-    def settings(self, initial: Initialisation) -> bool:
-        return self.contracts(initial)
 
     def contracts(self, initial: Initialisation) -> bool:
         """A network repeats the mistakes of f at every time step alike, and corrects them: on one series all restarts

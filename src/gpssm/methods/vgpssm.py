@@ -34,7 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpssm.methods.base import GPMethod, Learner, contracted
+from gpssm.methods.base import GPMethod, Learner
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, InitialState
 from gpssm.numerics.networks import BidirectionalGRU, Dense, readable, readable_width
@@ -163,13 +163,6 @@ class ChainNetwork(eqx.Module):
         return states[:, context:-context]
 
 
-class VGPSSMSettings(NamedTuple):
-    """What `elbo` is compiled for."""
-
-    num_samples: int
-    contract: bool  # whether the linear mean function is kept a contraction
-
-
 class Terms(NamedTuple):
     """What the bound is made of, in nats but for `error`."""
 
@@ -226,17 +219,11 @@ def _step_divergences(
     return 0.5 * jnp.sum(squares / q - 1.0 + jnp.log(q) - 2.0 * log_chol, axis=-1)
 
 
-def read_terms(learner: Learner, windows: Windows, key: Array, num_samples: int, contract: bool) -> Terms:
-    """The terms of the bound with the chain that the network reads."""
-    model = contracted(learner.model) if contract else learner.model
-    return terms(model, learner.states(windows), windows, key, num_samples)
-
-
 def elbo(
-    learner: Learner, carry: Array, windows: Windows, key: Array, settings: VGPSSMSettings
+    learner: Learner, carry: Array, windows: Windows, key: Array, num_samples: int
 ) -> tuple[Float[Array, ""], tuple[Array, dict[str, Array]]]:
-    """The bound, from `settings.num_samples` paths of the states; nothing is carried."""
-    parts = read_terms(learner, windows, key, settings.num_samples, settings.contract)
+    """The bound, from `num_samples` paths of the states; nothing is carried."""
+    parts = terms(learner.model, learner.states(windows), windows, key, num_samples)
     return parts.bound, (carry, parts.named())
 
 
@@ -265,7 +252,7 @@ class VGPSSM(GPMethod):
         return Learner(problem.model, states), jnp.zeros(())
 
     def settings(self, initial: Initialisation) -> Any:
-        return VGPSSMSettings(self.num_samples, self.contracts(initial))
+        return self.num_samples
 
     def contracts(self, initial: Initialisation) -> bool:
         return initial.hidden and self.mean == "linear"

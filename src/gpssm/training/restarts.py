@@ -173,7 +173,7 @@ class Validation(NamedTuple):
         """`kept` are the outputs without those held back, which start at `cuts`; the longest recording is scored."""
         i = max(range(len(cuts)), key=lambda i: len(problem.outputs[i]) - cuts[i])
         y, c, cut = problem.outputs[i], problem.inputs[i], cuts[i]
-        if cut == len(y) or np.isnan(y[cut:]).all():
+        if np.isnan(y[cut:]).all():
             return cls(np.inf, posterior.history.best)
         state = posterior.filtered_at(kept[i], c, cut - 1)
         ahead = c[cut:] if posterior.input_dim else None
