@@ -30,8 +30,7 @@ from gpssm.methods.base import StateSpaceMethod, default_update
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.neural import ResidualTransition
 from gpssm.training import initialisation, subspace
-from gpssm.training.problem import Initialisation, Problem
-from gpssm.training.specification import RoughStates
+from gpssm.training.problem import Initialisation, Problem, RoughStates
 from gpssm.training.windows import Windows
 
 

@@ -130,7 +130,7 @@ def _select(outputs: list[NDArray], inputs: list[NDArray], max_order: int) -> _R
     cuts = [3 * len(y) // 4 for y in outputs]
     early = [y[:cut] for y, cut in zip(outputs, cuts, strict=True)]
     driving = [c[:cut] for c, cut in zip(inputs, cuts, strict=True)]
-    best, best_score = None, (True, np.inf)
+    scored = []
     for order in range(1, max_order + 1):
         try:
             candidate, whole = _regress(early, driving, order), _regress(outputs, inputs, order)
@@ -138,10 +138,8 @@ def _select(outputs: list[NDArray], inputs: list[NDArray], max_order: int) -> _R
             break  # too short for this order, and so for larger ones
         # Remembered inputs add eigenvalues of zero only.
         unstable = bool(np.max(np.abs(np.linalg.eigvals(whole.companion()[0]))) > _STABLE)
-        score = (unstable, _free_run_error(candidate, outputs, inputs, cuts))
-        if best is None or score < best_score:
-            best, best_score = whole, score
-    return _regress(outputs, inputs, 1) if best is None else best
+        scored.append(((unstable, _free_run_error(candidate, outputs, inputs, cuts)), whole))
+    return min(scored, key=lambda pair: pair[0])[1] if scored else _regress(outputs, inputs, 1)
 
 
 def _free_run_error(fitted: _Regression, outputs: list[NDArray], inputs: list[NDArray], cuts: list[int]) -> float:

@@ -1,7 +1,7 @@
 """What the methods that learn a state-space model from a recording have in common.
 
 A method chooses a transition and an objective; around them are the arguments every user knows
-(`training.specification`), initialisation, windows, restarts (`training.restarts`), the optimiser, and the
+(`training.problem`), initialisation, windows, restarts (`training.restarts`), the optimiser, and the
 posterior that comes out. `docs/add_a_method.md` shows how to write one.
 """
 
@@ -34,10 +34,9 @@ from gpssm.training.candidates import Recordings
 from gpssm.training.initialisation import gp_transition, initialise
 from gpssm.training.linear_search import AUTO, enough_states
 from gpssm.training.optimiser import Objective, Schedule, train
-from gpssm.training.problem import Initialisation, Problem
+from gpssm.training.problem import Initialisation, MeanLike, Problem, RoughStates, Specification
 from gpssm.training.progress import Monitor, Watch, watcher
 from gpssm.training.restarts import Restarts
-from gpssm.training.specification import MeanLike, RoughStates, Specification
 from gpssm.training.windows import cut
 
 _MAX_NORM = 0.995

@@ -36,8 +36,7 @@ from gpssm.numerics.networks import GRU, Dense, readable, readable_width
 from gpssm.plumbing.validation import variances
 from gpssm.training import subspace
 from gpssm.training.optimiser import Schedule
-from gpssm.training.problem import Initialisation, Problem
-from gpssm.training.specification import RoughStates
+from gpssm.training.problem import Initialisation, Problem, RoughStates
 from gpssm.training.windows import Windows, by_time, expected_log_density, unroll
 
 _NEGLIGIBLE = 1e-6  # standardised variance beside S(x), which is all the noise there is

@@ -41,8 +41,7 @@ from gpssm.models.gpssm import GPSSM
 from gpssm.models.noise import DiagonalNoise, FullNoise, Noise
 from gpssm.training import initialisation
 from gpssm.training.optimiser import Schedule
-from gpssm.training.problem import Initialisation, Problem
-from gpssm.training.specification import one_of
+from gpssm.training.problem import Initialisation, Problem, one_of
 from gpssm.training.windows import Windows, by_time, continued, noise_by_time, unroll, window_starts
 
 

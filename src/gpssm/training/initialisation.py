@@ -17,8 +17,7 @@ from gpssm.models.scaling import Scaling, moments
 from gpssm.numerics.parameters import parameters
 from gpssm.plumbing.validation import matrix, variances
 from gpssm.training import subspace
-from gpssm.training.problem import Initialisation, Problem
-from gpssm.training.specification import EmissionLike, MeanLike, RoughStates, Specification
+from gpssm.training.problem import EmissionLike, Initialisation, MeanLike, Problem, RoughStates, Specification
 
 _PROCESS_NOISE = 1.0  # standardised; large, so that the filter follows the data first
 _OBS_NOISE = 0.1

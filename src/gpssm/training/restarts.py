@@ -20,9 +20,8 @@ from gpssm.training import skeleton_search
 from gpssm.training.candidates import Candidate, Recordings
 from gpssm.training.linear_search import best_linear_models
 from gpssm.training.optimiser import Diverged
-from gpssm.training.problem import Problem
+from gpssm.training.problem import Problem, Specification
 from gpssm.training.progress import Monitor
-from gpssm.training.specification import Specification
 
 # Half the variance of what a simulation does not explain, at which it does not follow the recording.
 _NOT_FOLLOWING = 0.1
