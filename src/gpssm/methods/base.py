@@ -2,7 +2,7 @@
 
 A method chooses a transition and an objective; around them are the arguments every user knows
 (`training.problem`), initialisation, windows, restarts (`training.restarts`), the optimiser, and the
-posterior that comes out. `docs/add_a_method.md` shows how to write one.
+posterior that comes out. `docs/extend.md` shows how to write one.
 """
 
 from abc import ABC

@@ -1,6 +1,6 @@
 """All methods by name: what `gpssm fit`, every table and every figure can be asked for.
 
-A new method is one file and one line here (`docs/add_a_method.md`). Nothing is imported before it is built.
+A new method is one file and one line here (`docs/extend.md`). Nothing is imported before it is built.
 """
 
 import importlib
