@@ -86,12 +86,10 @@ def gp_transition(rough: RoughStates, num_inducing: int, kernel: Kernel, mean: M
 
 def ensembles(problem: Problem, num_members: int, key: jax.Array, dtype: Any) -> jax.Array:
     """Ensembles (b, n, dx) around rough states for the windows to start from, before any filter has run."""
-    windows, states, spread = problem.windows, problem.states, 0.1 if problem.informed else 0.3
-    means = np.zeros((len(windows.sequence), states[0].shape[1]))
-    for b, (sequence, position) in enumerate(zip(windows.sequence, windows.position, strict=True)):
-        if position:
-            means[b] = states[sequence][position - 1]
-    eps = jax.random.normal(key, (len(means), num_members, means.shape[1]), dtype)
+    spread, dx = 0.1 if problem.informed else 0.3, problem.dims[0]
+    starts = zip(problem.windows.sequence, problem.windows.position, strict=True)
+    means = np.stack([problem.states[i][position - 1] if position else np.zeros(dx) for i, position in starts])
+    eps = jax.random.normal(key, (len(means), num_members, dx), dtype)
     return jnp.asarray(means, dtype)[:, None] + spread * eps
 
 

@@ -113,12 +113,7 @@ def noise_by_time(
         key, length * num_windows, num_members, model.state_dim, output_dim,
         kinds=kinds, options=options, dtype=starts.dtype,
     )  # fmt: skip
-
-    def cut(array: Array | None) -> Array | None:
-        return None if array is None else array.reshape(length, num_windows, *array.shape[1:])
-
-    process, perturbations = map(cut, draws)
-    assert process is not None
+    process, perturbations = jax.tree.map(lambda a: a.reshape(length, num_windows, *a.shape[1:]), draws)
     return process, perturbations
 
 
