@@ -165,9 +165,9 @@ def test_envi_without_updates_scores_as_prssm_with_moments_matched() -> None:
     _, (_, terms) = jax.jit(lambda: envi.elbo(model, carry, data, KEY, settings))()
 
     def matched(model: GPSSM, f: tuple[Any, Any], moved: Any, y: Any) -> Any:
-        mean, unknown = f
+        mean, noise = f
         c = model.emission.matrix
-        cov = jnp.cov(mean.T) + unknown.covariance + model.process_noise.covariance
+        cov = jnp.cov(mean.T) + noise.covariance + model.process_noise.covariance
         s = (c @ cov @ c.T + model.obs_noise.covariance)[0, 0]
         residual = y[0] - (c @ jnp.mean(mean, axis=0) + model.emission.bias)[0]
         return jnp.where(jnp.isnan(y[0]), 0.0, -0.5 * (residual**2 / s + jnp.log(2 * jnp.pi * s)))
