@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from gpssm.gp.kernels import Matern52 as Matern52
     from gpssm.methods.arx import ARX as ARX
     from gpssm.methods.envi import EnVI as EnVI
-    from gpssm.methods.last_value import LastValue as LastValue
     from gpssm.methods.linear_gaussian import LinearGaussian as LinearGaussian
-    from gpssm.methods.training_mean import TrainingMean as TrainingMean
+    from gpssm.methods.naive import LastValue as LastValue
+    from gpssm.methods.naive import TrainingMean as TrainingMean
     from gpssm.models.emission import LinearEmission as LinearEmission
     from gpssm.online.oenvi.method import OEnVI as OEnVI
     from gpssm.online.stream import Stream as Stream
