@@ -270,13 +270,8 @@ def rows_of(state: AugmentedState, state_dim: int, rows: int) -> tuple[Float[Arr
     return state.mean[dx:].reshape(rows, width), jnp.einsum("dfdg->dfg", cov)
 
 
-def transition(
-    state: AugmentedState, f: Expansion, x: Float[Array, "n d"]
-) -> tuple[Float[Array, "n dx"], Float[Array, "n dx"]]:
-    """Mean and variance of f at the rows of `x`, with W integrated out."""
-    h, open_share = f.features(x)
-    rows = len(f.amplitude)
-    dx = len(state.mean) - rows * h.shape[1]
-    weights, cov = rows_of(state, dx, rows)
-    variance = jnp.einsum("nf,dfg,ng->nd", h, cov, h) + open_share[:, None] * f.amplitude
-    return with_past(x[:, :rows] + h @ weights.T, x[:, :dx]), jnp.pad(variance, ((0, 0), (0, dx - rows)))
+def second_moment(state: AugmentedState, state_dim: int, rows: int, num: int) -> Float[Array, "k m m"]:
+    """E[u_d u_d^T] of the `num` inducing outputs, for every d."""
+    mean, cov = rows_of(state, state_dim, rows)
+    mean, cov = mean[:, :num], cov[:, :num, :num]
+    return cov + mean[:, :, None] * mean[:, None, :]

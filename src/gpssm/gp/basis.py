@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gpssm.gp.kernels import Kernel
+from gpssm.gp.kernels import Kernel, Stationary
 from gpssm.gp.sparse import jitter_for
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, Positive
@@ -59,11 +59,19 @@ class Expansion(NamedTuple):
 
     @classmethod
     def of(cls, basis: Basis, kernel: Kernel, amplitude: Float[Array, " k"]) -> "Expansion":
+        """Factor the correlations `kernel` over the inducing inputs; `amplitude` are variances."""
         used = basis.used
         gram = kernel(basis.inducing_inputs, basis.inducing_inputs) * used[:, None] * used
         chol = jnp.linalg.cholesky(gram + jnp.diag(1.0 - used + jitter_for(gram.dtype)))
         lower = jax.scipy.linalg.solve_triangular(chol, jnp.eye(len(used), dtype=gram.dtype), lower=True)
         return cls(basis, kernel, amplitude, lower.T @ lower, chol)
+
+    @classmethod
+    def learned(
+        cls, basis: Basis, kind: type[Stationary], lengthscale: Float[Array, " d"], amplitude: Float[Array, " k"]
+    ) -> "Expansion":
+        """The same from logarithms, which is how length scales and amplitudes are learned by gradient."""
+        return cls.of(basis, kind(jnp.exp(lengthscale), jnp.ones((), lengthscale.dtype)), jnp.exp(amplitude))
 
     def features(self, s: Float[Array, "n d"]) -> tuple[Float[Array, "n f"], Float[Array, " n"]]:
         """h at the rows of `s`, and the share of the amplitude that u leaves open there."""
@@ -72,6 +80,14 @@ class Expansion(NamedTuple):
         open_share = jnp.maximum(1.0 - jnp.sum(phi * k, axis=1), 0.0)
         linear = (s - self.basis.shift) / self.basis.scale
         return jnp.concatenate([phi, linear, jnp.ones((len(s), 1), s.dtype)], axis=1), open_share
+
+    def moments(
+        self, s: Float[Array, "n d"], mean: Float[Array, "k f"], cov: Float[Array, "k f f"]
+    ) -> tuple[Float[Array, "n k"], Float[Array, "n k"]]:
+        """Mean and variance of f at the rows of `s`, given those of the rows of W."""
+        h, open_share = self.features(s)
+        variance = jnp.einsum("nf,dfg,ng->nd", h, cov, h) + open_share[:, None] * self.amplitude
+        return s[:, : len(mean)] + h @ mean.T, variance
 
     def join(self, slot: Array, s: Float[Array, " d"]) -> tuple[Joining, Basis]:
         """Put the inducing input `s` into a slot, with its conditional prior given the others."""

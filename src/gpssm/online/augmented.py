@@ -11,13 +11,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from gpssm.filters import augmented, sensitivity
 from gpssm.filters.augmented import AugmentedState, Innovation, Predicted
 from gpssm.filters.sensitivity import NoiseGradient, Sensitivity
 from gpssm.gp.basis import Basis, Expansion
-from gpssm.gp.kernels import Kernel
+from gpssm.gp.kernels import Stationary
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.numerics.linalg import symmetric_root
 from gpssm.online import hypotheses, paths, placement
@@ -58,8 +58,37 @@ class Tracked(eqx.Module):
 
     @property
     @abstractmethod
-    def kernel(self) -> Kernel:
-        """Correlations; the variances are the amplitudes."""
+    def kind(self) -> type[Stationary]:
+        """Of the kernel."""
+
+    @classmethod
+    def start(
+        cls,
+        state: AugmentedState,
+        basis: Basis,
+        emission: Any,
+        points: NDArray,
+        *,
+        hyper: Any,
+        count: float = 0.0,
+        **own: Any,
+    ) -> Self:
+        """After `count` samples, with gradients that have no past yet; `own` are further fields of the method."""
+        dx, rows, dy = points.shape[1], len(hyper.amplitude), len(hyper[-1])
+        p, zero = 2 * rows + dy, jax.tree.map(jnp.zeros_like, hyper)
+        fields = {
+            "augmented": state,
+            "basis": basis,
+            "sensitivity": Sensitivity(jnp.zeros((p, dx)), jnp.zeros((p, dx, dx))),
+            "count": count,
+            "rejected": 0.0,
+            "spread": (basis.shift[:dx], basis.scale[:dx] ** 2),
+            "emission": emission,
+            "points": points,
+            "hyper": hyper,
+            "adam": (zero, zero),
+        }
+        return cls(**jax.tree.map(jnp.asarray, fields), **own)
 
     @property
     def process_noise(self) -> Float[Array, " k"]:
@@ -73,7 +102,7 @@ class Tracked(eqx.Module):
     @property
     def f(self) -> Expansion:
         """What f is made of, besides the weights."""
-        return Expansion.of(self.basis, self.kernel, jnp.exp(self.hyper.amplitude))
+        return Expansion.learned(self.basis, self.kind, self.hyper.lengthscale, self.hyper.amplitude)
 
     def placed(self, c: Float[Array, " dc"], f: Expansion, least: Array | float) -> tuple[AugmentedState, Expansion]:
         """With an inducing input where the stream is now, if a share of more than `least` of f is open there."""
@@ -95,30 +124,11 @@ class Tracked(eqx.Module):
             hyper=hyper,
             adam=adam,
             sensitivity=found.sensitivity,
-            count=self.count + jnp.where(found.anything, 1.0, 0.0),
+            count=self.count + jnp.where(found.verdict.seen, 1.0, 0.0),
             rejected=found.verdict.rejected,
-            spread=running_spread(self.spread, state.mean[:dx], self.count, found.anything),
+            spread=running_spread(self.spread, state.mean[:dx], self.count, found.verdict.seen),
         )
         return new, Info(state.mean[:dx], state.cov[:dx, :dx], *found.prediction)
-
-
-def fresh(
-    state: AugmentedState, basis: Basis, emission: Any, points: NDArray, obs_noise: NDArray, count: float = 0.0
-) -> dict[str, Any]:
-    """Fields of a `Tracked` whose gradients have no past yet; it has seen `count` samples."""
-    dx, width = points.shape[1], len(basis.used) + len(basis.scale) + 1
-    rows = (len(state.mean) - dx) // width
-    fields = {
-        "augmented": state,
-        "basis": basis,
-        "sensitivity": sensitivity.nothing(dx, rows, len(obs_noise)),
-        "count": count,
-        "rejected": 0.0,
-        "spread": (basis.shift[:dx], basis.scale[:dx] ** 2),
-        "emission": emission,
-        "points": points,
-    }
-    return jax.tree.map(jnp.asarray, fields)
 
 
 class Assimilated(NamedTuple):
@@ -127,8 +137,6 @@ class Assimilated(NamedTuple):
     state: AugmentedState
     update: Innovation
     verdict: Verdict
-    anything: Bool[Array, ""]
-    """Whether something of the sample was seen."""
     gradient: NoiseGradient
     sensitivity: Sensitivity
     prediction: tuple[Float[Array, " dy"], Float[Array, " dy"], Float[Array, ""]]
@@ -142,8 +150,7 @@ def assimilate(
     amplitude = jnp.exp(state.hyper.amplitude)
     seen = augmented.observe(state.emission, predicted, y, state.obs_noise, state.points)
     innovation = augmented.innovate(predicted, seen)
-    channels = jnp.sum(seen.precision > 0)
-    verdict = judge(innovation.distance / jnp.maximum(channels, 1), state.rejected)
+    verdict = judge(innovation.distance, jnp.sum(seen.precision > 0), state.rejected)
     trusted = seen._replace(precision=seen.precision / verdict.doubt)
     free = predicted._replace(cov=predicted.cov * verdict.freedom)
     update = augmented.innovate(free, trusted)
@@ -157,7 +164,7 @@ def assimilate(
     after = sensitivity.confine(sensitivity.update(carried, trusted, update), state.spread[1], missing)
     variance = jnp.sum((seen.matrix @ predicted.cov) * seen.matrix, axis=1) + seen.variance
     prediction = seen.expected, jnp.sqrt(variance), innovation.log_density
-    return Assimilated(updated, update, verdict, channels > 0, gradient, after, prediction)
+    return Assimilated(updated, update, verdict, gradient, after, prediction)
 
 
 @dataclass(frozen=True)
@@ -197,12 +204,14 @@ class AugmentedMethod(OnlineStateSpace):
         found = [self.hypothesis(units, of) for of in hypotheses.plausible(len(units.steps) < self.state_dim)]
         return Hypotheses.of(found) if self.trial else found[0]
 
-    def prior(self, units: Units, of: Hypothesis, num_inducing: int, num_points: int) -> dict[str, Any]:
-        """Fields of a `Tracked` before the first sample."""
+    def prior(
+        self, units: Units, of: Hypothesis, num_inducing: int, num_points: int
+    ) -> tuple[AugmentedState, Basis, Any, NDArray]:
+        """What `Tracked.start` starts from before the first sample."""
         dx, shift, scale = self.state_dim, units.shift, units.scale
         state = augmented.prior(shift[:dx], num_inducing, scale, units.steps, units.linear_prior(dx, of.linear_std))
         basis = Basis.empty(num_inducing, jnp.asarray(shift), jnp.asarray(scale))
-        return fresh(state, basis, units.emission, augmented.members(num_points, dx), units.obs_noise)
+        return state, basis, units.emission, augmented.members(num_points, dx)
 
     def settled(self, state: Any) -> Any:
         return leading(state)
@@ -236,10 +245,10 @@ class AugmentedMethod(OnlineStateSpace):
     def transition(state: Any, x: Array) -> tuple[Array, Array]:
         """f with W integrated out."""
         of: Tracked = leading(state)
-        return augmented.transition(of.augmented, of.f, x)
+        return of.f.moments(x, *augmented.rows_of(of.augmented, of.state_dim, len(of.process_noise)))
 
     @staticmethod
     def process_noise(state: Any) -> Array:
-        """As learned so far; the past has none."""
+        """As learned so far."""
         of: Tracked = leading(state)
-        return jnp.pad(of.process_noise, (0, of.state_dim - len(of.process_noise)))
+        return of.process_noise

@@ -83,12 +83,15 @@ class OnlineMethod(ABC):
 
     @staticmethod
     def transition(state: Any, x: Array) -> tuple[Array, Array]:
-        """Mean and variance (n, dx) of f at the rows of `x` (n, dx + dc), if the method learns one."""
+        """Mean and variance (n, k) of f at the rows of `x` (n, dx + dc), if the method learns one.
+
+        Of the first k states, whose transition is learned; the others are their past.
+        """
         raise InvalidInput("transition: this method learns no f; use its forecast.")
 
     @staticmethod
     def process_noise(state: Any) -> Array:
-        """Variances (dx,) of the process noise, if the method learns them."""
+        """Variances (k,) of the process noise of the first k states, if the method learns them."""
         raise InvalidInput("process_noise: this method learns none; use its forecast.")
 
     @staticmethod

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from gpssm.gp.basis import Basis, Expansion, Joining
+from gpssm.gp.basis import Expansion, Joining
 
 T = TypeVar("T")
 
@@ -31,20 +31,19 @@ def place(
     """A new inducing input `here`, if the others leave a share of the variance open there that is more than `least`.
 
     It takes the place of the one that the others explain best, if it says more than that. `insert` returns the
-    weights of f with it.
+    weights of f with it. Nothing is placed unless `allowed`.
     """
-    basis, kernel, amplitude, inverse, chol = now
+    basis, kernel, amplitude, inverse, _ = now
     k = kernel(here[None], basis.inducing_inputs)[0] * basis.used
     novelty = 1.0 - k @ inverse @ k
     # Conditional variance of each given the others; a free slot goes first.
     worth = jnp.where(basis.used > 0, 1.0 / jnp.diagonal(inverse), 0.0)
     slot = jnp.argmin(worth)
 
-    def add(_: None) -> tuple[T, Basis, Array, Array]:
+    def add() -> tuple[T, Expansion]:
         joining, wider = now.join(slot, here)
-        new = Expansion.of(wider, kernel, amplitude)
-        return insert(joining), wider, new.inverse, new.chol
+        return insert(joining), Expansion.of(wider, kernel, amplitude)
 
     wanted = (novelty > least) & (novelty > 2.0 * worth[slot]) & allowed
-    weights, basis, inverse, chol = jax.lax.cond(wanted, add, lambda _: (weights, basis, inverse, chol), None)
-    return weights, Expansion(basis, kernel, amplitude, inverse, chol)
+    placed: tuple[T, Expansion] = jax.lax.cond(wanted, add, lambda: (weights, now))
+    return placed

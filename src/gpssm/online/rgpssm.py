@@ -64,13 +64,11 @@ class RGPSSMState(Tracked):
     limits: tuple[RGPSSMHyper, RGPSSMHyper]
     learn_obs_noise: bool = eqx.field(static=True)
 
+    kind = RBF
+
     @property
     def obs_noise(self) -> Float[Array, " dy"]:
         return jnp.exp(self.hyper.obs_noise)
-
-    @property
-    def kernel(self) -> RBF:
-        return _correlations(self.hyper)
 
 
 @saved
@@ -100,12 +98,9 @@ class RGPSSM(AugmentedMethod):
         span, step_size = jnp.log(scale), jnp.log(steps)
         lowest = RGPSSMHyper(span - 1.5, step_size - 10, step_size - 12, hyper.obs_noise - 12)
         highest = RGPSSMHyper(span + 3.0, step_size + 8, step_size + 4, hyper.obs_noise + 10)
-        zero = jax.tree.map(jnp.zeros_like, hyper)
         # One slot more than the budget: a new inducing input may be the one that is not worth keeping.
-        fields = self.prior(units, of, self.num_inducing + 1, 2 * self.state_dim + 2)
-        return RGPSSMState(
-            **fields, hyper=hyper, adam=(zero, zero), limits=(lowest, highest), learn_obs_noise=self.obs_noise is None
-        )
+        prior = self.prior(units, of, self.num_inducing + 1, 2 * self.state_dim + 2)
+        return RGPSSMState.start(*prior, hyper=hyper, limits=(lowest, highest), learn_obs_noise=self.obs_noise is None)
 
     @staticmethod
     def one_step(
@@ -119,14 +114,14 @@ class RGPSSM(AugmentedMethod):
         found = assimilate(state, current, predicted, y, state.learn_obs_noise)
         updated, verdict = found.state, found.verdict
 
-        at_kernel = found.anything & verdict.usual & (state.count % _KERNEL_EVERY == 0)
+        at_kernel = verdict.usual & (state.count % _KERNEL_EVERY == 0)
         lengthscale, own = jax.lax.cond(
             at_kernel,
             lambda: jax.grad(_evidence, argnums=(0, 1))(hyper.lengthscale, hyper.amplitude, updated, basis, hyper),
             lambda: (jnp.zeros_like(hyper.lengthscale), jnp.zeros_like(hyper.amplitude)),
         )
         gradient = RGPSSMHyper(lengthscale, own, found.gradient.process_noise, found.gradient.obs_noise)
-        active = RGPSSMHyper(at_kernel, at_kernel, found.anything, found.anything)
+        active = RGPSSMHyper(at_kernel, at_kernel, verdict.seen, verdict.seen)
         clock = RGPSSMHyper(*[jnp.floor(state.count / every) for every in (_KERNEL_EVERY, _KERNEL_EVERY, 1, 1)])
         rates = RGPSSMHyper(*(decay(state.count) * rate for rate in _RATES))
         moved, adam = ascend(hyper, gradient, state.adam, clock=clock, rates=rates, active=active)
@@ -168,17 +163,13 @@ def linearise(
     return Predicted(mean, 0.5 * (moved + moved.T), slope @ across + through, slope, open_share)
 
 
-def _correlations(hyper: RGPSSMHyper) -> RBF:
-    return RBF(jnp.exp(hyper.lengthscale), jnp.ones((), hyper.lengthscale.dtype))
-
-
 def _within_budget(current: AugmentedState, f: Expansion, dx: int) -> Basis:
     """Above the budget, without the inducing input that says least; its u is marginalised by not being used."""
 
-    def drop(_: None) -> Basis:
+    def drop() -> Basis:
         return f.basis._replace(used=f.basis.used.at[jnp.argmin(scores(current, f, dx))].set(0.0))
 
-    return jax.lax.cond(jnp.all(f.basis.used > 0), drop, lambda _: f.basis, None)
+    return jax.lax.cond(jnp.all(f.basis.used > 0), drop, lambda: f.basis)
 
 
 def scores(current: AugmentedState, f: Expansion, dx: int) -> Float[Array, " m"]:
@@ -191,10 +182,8 @@ def scores(current: AugmentedState, f: Expansion, dx: int) -> Float[Array, " m"]
     index = dx + jnp.arange(rows) * width + jnp.arange(num)[:, None]
     precision = jnp.linalg.inv(current.cov + jnp.diag(1e-10 * jnp.diagonal(current.cov)))
     blocks = precision[index[:, :, None], index[:, None, :]]
-    mean, cov = augmented.rows_of(current, dx, rows)
-    mean, cov = mean[:, :num], cov[:, :num, :num]
     own = jnp.diagonal(inverse)
-    second = jnp.einsum("mf,dfg,mg->dm", inverse, cov + mean[:, :, None] * mean[:, None, :], inverse)
+    second = jnp.einsum("mf,dfg,mg->dm", inverse, augmented.second_moment(current, dx, rows, num), inverse)
     log_ratio = jnp.linalg.slogdet(blocks)[1] - jnp.sum(jnp.log(own[:, None] / amplitude), axis=1)
     return log_ratio + jnp.sum(second / amplitude[:, None] / own, axis=0)
 
@@ -202,7 +191,7 @@ def scores(current: AugmentedState, f: Expansion, dx: int) -> Float[Array, " m"]
 def _prior_change(basis: Basis, old: RGPSSMHyper, new: RGPSSMHyper) -> tuple[Float[Array, "k m m"], Float[Array, ""]]:
     """Precision of u under the new prior less that under the old one, and log |K_new|."""
     used = basis.used[:, None] * basis.used
-    before, after = (Expansion.of(basis, _correlations(hyper), jnp.exp(hyper.amplitude)) for hyper in (old, new))
+    before, after = (Expansion.learned(basis, RBF, hyper.lengthscale, hyper.amplitude) for hyper in (old, new))
     change = after.inverse * jnp.exp(-new.amplitude)[:, None, None] - (
         before.inverse * jnp.exp(-old.amplitude)[:, None, None]
     )
@@ -212,8 +201,7 @@ def _prior_change(basis: Basis, old: RGPSSMHyper, new: RGPSSMHyper) -> tuple[Flo
 
 def _of_inducing(current: AugmentedState, basis: Basis, rows: int) -> tuple[Array, Array]:
     """Where u is in the augmented state, and its covariance."""
-    num = len(basis.used)
-    width = len(basis.used) + len(basis.scale) + 1
+    num, width = len(basis.used), len(basis.used) + len(basis.scale) + 1
     dx = len(current.mean) - rows * width
     index = (dx + jnp.arange(rows)[:, None] * width + jnp.arange(num)).ravel()
     return index, current.cov[index][:, index]

@@ -182,15 +182,17 @@ class Stream:
         self._require_state("transition")
         assert self.input_dim is not None
         x = arguments(x, self.method.state_dim + self.method.input_lags * self.input_dim)
-        mean, var = _transition(type(self.method), self.state, jnp.asarray(x))
-        return np.asarray(mean), np.asarray(var)
+        mean, var = map(np.asarray, _transition(type(self.method), self.state, jnp.asarray(x)))
+        past = self.state_dim - mean.shape[1]
+        return np.concatenate([mean, x[:, :past]], axis=1), np.pad(var, ((0, 0), (0, past)))
 
     @property
     @_exclusive
     def process_noise(self) -> Float[NDArray, " dx"]:
         """Variances of the process noise as learned so far."""
         self._require_state("process_noise")
-        return np.asarray(self.method.process_noise(self.state))
+        noise = np.asarray(self.method.process_noise(self.state))
+        return np.pad(noise, (0, self.state_dim - len(noise)))
 
     @_exclusive
     def posterior(self) -> Posterior:

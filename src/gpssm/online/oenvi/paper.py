@@ -10,7 +10,7 @@ The whole KL at every sample counts the prior T times: `gpssm.OEnVI` counts it o
 comparison.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -23,16 +23,15 @@ from jaxtyping import Array, Float, Int
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
 from gpssm.methods.envi import EnVI
-from gpssm.models.emission import FunctionEmission
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.scaling import Scaling
 from gpssm.numerics.linalg import cholesky, solve_lower
 from gpssm.numerics.parameters import free_values, parameters, with_free_values
 from gpssm.online.base import Info, OnlineMethod
+from gpssm.online.oenvi.state import read_back
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, shape
 from gpssm.plumbing.validation import VariancesLike
-from gpssm.posteriors.history import History
 from gpssm.posteriors.posterior import Posterior, sample_paths
 from gpssm.training.specification import EmissionLike
 
@@ -150,15 +149,12 @@ class PaperOEnVI(OnlineMethod):
         free = [p.name for p in parameters(problem.model) if p.name not in problem.held]
         names = tuple(name for name in free if not name.startswith("initial_state"))  # q(x_0) lies in the past
         model = jax.tree.map(jnp.asarray, problem.model)
-        adam = _ADAM.init(free_values(model, names))
-        eps = jax.random.normal(jax.random.key(0), (1, self.num_members, self.state_dim))
-        return PaperState(
-            model,
-            (adam.count, adam.mu, adam.nu),
-            model.initial_state.members(eps)[0],
-            problem.scaling,
-            PaperSettings(names, self.objective, self.learning_rate),
+        adam = tuple(_ADAM.init(free_values(model, names)))
+        members = model.initial_state.members(
+            jax.random.normal(jax.random.key(0), (1, self.num_members, self.state_dim))
         )
+        settings = PaperSettings(names, self.objective, self.learning_rate)
+        return PaperState(model, adam, members[0], problem.scaling, settings)
 
     @staticmethod
     def step(key: Array, state: PaperState, y: Array, c: Array) -> tuple[PaperState, Info]:
@@ -189,14 +185,8 @@ class PaperOEnVI(OnlineMethod):
             jnp.sqrt(variance) * scaling.output_scale,
             step.filtered.log_likelihood - jnp.sum(jnp.where(jnp.isnan(y), 0.0, jnp.log(scaling.output_scale))),
         )
-        new = PaperState(
-            with_free_values(state.model, moved),
-            (adam.count, adam.mu, adam.nu),
-            step.filtered.members,
-            scaling,
-            settings,
-        )
-        return new, info
+        model = with_free_values(state.model, moved)
+        return replace(state, model=model, adam=tuple(adam), members=step.filtered.members), info
 
     @staticmethod
     def paths(key: Array, state: PaperState, inputs: Array, num_paths: int) -> tuple[Array, Array]:
@@ -223,15 +213,5 @@ class PaperOEnVI(OnlineMethod):
     @staticmethod
     def posterior(state: PaperState) -> Posterior:
         """An ordinary fitted model whose recording ends here."""
-        function = isinstance(state.model.emission, FunctionEmission)
-        options = ensemble.Options(update="perturbed" if function else "mixture")
-        return Posterior(
-            model=jax.tree.map(np.asarray, state.model),
-            scaling=jax.tree.map(np.asarray, state.scaling),
-            settings=ensemble.FilterSettings(4 * len(state.members), options, None),
-            fixed=(),
-            history=History(),
-            method="OEnVI (paper)",
-            final_members=np.asarray(state.members),
-            num_samples=int(state.adam[0]),
-        )
+        model, scaling, members = jax.tree.map(np.asarray, (state.model, state.scaling, state.members))
+        return read_back(model, scaling, members, int(state.adam[0]), "OEnVI (paper)")

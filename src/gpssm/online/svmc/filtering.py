@@ -5,7 +5,7 @@ from typing import Annotated, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
 from gpssm.filters.ensemble import with_inputs
@@ -15,6 +15,7 @@ from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.numerics.linalg import cholesky, solve_lower, solve_lower_transposed
 from gpssm.numerics.networks import MLP
 from gpssm.online import placement
+from gpssm.online.outliers import Verdict
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Covariance, NonNegative, Positive, renamed
 
@@ -23,6 +24,7 @@ LINEAR = 1.0
 _DIFFUSION = 1e-8  # of the weights, relative to their prior: rounding must not make them certain
 _CHANGED = 1e-2  # the same when the system has changed
 _UNHEARD = 5.0  # standard deviations of all states so far: a function is not asked there
+_FARTHEST, _WIDEST = 3.0, 1.0  # that the network may move the proposal, and stretch it (logarithm)
 
 
 @saved
@@ -51,8 +53,7 @@ class KernelParameters(NamedTuple):
 
     def expand(self, basis: Basis) -> Expansion:
         """What f is made of, besides the weights."""
-        kernel = RBF(jnp.exp(self.lengthscale), jnp.ones((), self.lengthscale.dtype))
-        return Expansion.of(basis, kernel, jnp.exp(self.amplitude))
+        return Expansion.learned(basis, RBF, self.lengthscale, self.amplitude)
 
 
 @saved
@@ -101,17 +102,6 @@ class SVMCState(eqx.Module):
         for moments in self.adam:
             if moments.proposal.sizes != self.learned.proposal.sizes:
                 raise InvalidInput(f"adam: sizes {moments.proposal.sizes}; expected {self.learned.proposal.sizes}.")
-
-
-class Counts(NamedTuple):
-    """What a sample may be learned from."""
-
-    seen: Bool[Array, ""]
-    """Something of it was seen."""
-    usual: Bool[Array, ""]
-    """And it is no outlier."""
-    jump: Float[Array, ""]
-    """By how much the logarithm of Q grows, if the system has changed."""
 
 
 class Moved(NamedTuple):
@@ -228,18 +218,50 @@ def condition(state: SVMCState, moved: Moved, log_obs_noise: Array, y: Array) ->
     return jax.vmap(one)(moved.mean, moved.variance)
 
 
+def readable(state: SVMCState, s: Array, of: Conditioned) -> Array:
+    """What the network sees of a particle: where it comes from, and what the sample says; in no unit."""
+    mean, variance = state.spread
+    dx = len(mean)
+    origin = (s[:, :dx] - mean) / jnp.sqrt(variance)
+    control = (s[:, dx:] - state.basis.shift[dx:]) / state.basis.scale[dx:]
+    return jnp.clip(jnp.concatenate([origin, control, of.score], axis=1), -5.0, 5.0)
+
+
+def displacement(network: MLP, read: Array) -> tuple[Array, Array]:
+    """How far the proposal is moved, and the logarithm of its stretch."""
+    shift, stretch = jnp.split(jnp.tanh(network(read)), 2, axis=1)
+    return _FARTHEST * shift, _WIDEST * stretch
+
+
+def propose(network: MLP, read: Array, of: Conditioned, eps: Array) -> tuple[Array, Array]:
+    """Draws of x_t, and the same in coordinates in which the linearised posterior is N(0, I)."""
+    shift, stretch = displacement(network, read)
+    z = shift + jnp.exp(stretch) * eps
+
+    def one(centre: Array, chol: Array, z: Array) -> Array:
+        return centre + solve_lower_transposed(chol, z[:, None])[:, 0]
+
+    return jax.vmap(one)(of.centre, of.chol, z), z
+
+
+def log_proposal(network: MLP, read: Array, z: Array) -> Array:
+    """Log-density of z, relative to N(0, I) at its centre."""
+    shift, stretch = displacement(network, read)
+    return jnp.sum(-0.5 * ((z - shift) / jnp.exp(stretch)) ** 2 - stretch, axis=1)
+
+
 def regress(
     particles: Particles,
     ancestors: Array,
     origin: Moved,
     new: Float[Array, "n k"],
     prior: Float[Array, "k f f"],
-    counts: Counts,
+    verdict: Verdict,
 ) -> tuple[Float[Array, "n k f"], Float[Array, "n k f f"]]:
     """Condition W on the step that the particle has taken. Cost O(N k F^2), in one pass over the covariances."""
-    share = jnp.where(counts.seen, 1.0 / origin.variance, 0.0)
+    share = jnp.where(verdict.seen, 1.0 / origin.variance, 0.0)
     mean = particles.mean[ancestors] + origin.gain * (share * (new - origin.mean))[..., None]
-    pace = jnp.where(counts.seen, jnp.where(counts.jump > 0, _CHANGED, _DIFFUSION), 0.0)
+    pace = jnp.where(verdict.seen, jnp.where(verdict.jump, _CHANGED, _DIFFUSION), 0.0)
     scaled = origin.gain * jnp.sqrt(share)[..., None]
     return mean, particles.cov[ancestors] - scaled[..., :, None] * scaled[..., None, :] + pace * prior
 

@@ -7,6 +7,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from gpssm.online.adam import ascend, decay
+from gpssm.online.outliers import Verdict
 from gpssm.online.vjf.inference import Learned, VJFState, Weights, features, prior, steps_back
 
 # Adam: noise variances must travel far, centres and widths change f everywhere.
@@ -54,7 +55,7 @@ def place(state: VJFState, c: Array) -> VJFState:
 
 
 def climb(
-    state: VJFState, gradient: Learned, learns: Array, regular: Array
+    state: VJFState, gradient: Learned, verdict: Verdict
 ) -> tuple[Learned, tuple[Float[Array, " p"], Float[Array, " p"]]]:
     """One step of Adam, where a sample has something to say. An outlier speaks of the noises only."""
     later = decay(state.count)
@@ -68,7 +69,7 @@ def climb(
             pace = jnp.maximum(later, _SLOWEST)
         else:
             pace = later**3 if name in ("centres", "log_width") else later
-        return jnp.where(learns if name.endswith("noise") else learns & regular, pace * _RATE[name], 0.0)
+        return jnp.where(verdict.seen if name.endswith("noise") else verdict.usual, pace * _RATE[name], 0.0)
 
     values, restore = ravel_pytree(state.learned)
     sizes = [ravel_pytree(part)[0].size for part in state.learned]

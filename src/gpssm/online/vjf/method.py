@@ -120,19 +120,18 @@ class VJF(OnlineStateSpace):
         predicted = inference.predict(state, state.learned, c)
         score, distance = inference.log_score(predicted, jnp.exp(state.learned.obs_noise), y)
 
-        verdict = judge(distance / jnp.maximum(jnp.sum(seen), 1), state.rejected)
+        verdict = judge(distance, jnp.sum(seen), state.rejected)
         free = predicted._replace(cov=predicted.cov * verdict.freedom)
         site = inference.recognise(state, state.learned, free, y, c)
         trusted = Site(*(part / verdict.doubt for part in site))
         mean, var = inference.product(free.mean, free.cov, trusted)
         weights = inference.least_squares(state.weights, predicted, site)
-        regular = jnp.any(seen) & verdict.usual
         before = prior(scales.step, weights.mean.shape[1])
         weights = weights._replace(cov=weights.cov + _FORGET * (before - weights.cov))
-        weights = jax.tree.map(lambda new, old: jnp.where(regular, new, old), weights, state.weights)
+        weights = jax.tree.map(lambda new, old: jnp.where(verdict.usual, new, old), weights, state.weights)
 
         gradient = jax.grad(lambda learned: inference.bound(state, learned, y, c))(state.learned)
-        learned, adam = adaptation.climb(state, gradient, jnp.any(seen), verdict.usual)
+        learned, adam = adaptation.climb(state, gradient, verdict)
         # Where the system has changed, f is wrong: what is wrong with it is noise until it is learned.
         raised = learned.process_noise + verdict.raised(_RAISED)
         learned = adaptation.bounded(state, learned._replace(process_noise=raised))
@@ -143,8 +142,8 @@ class VJF(OnlineStateSpace):
             weights=weights,
             learned=learned,
             adam=adam,
-            count=state.count + jnp.where(jnp.any(seen), 1.0, 0.0),
-            rejected=jnp.where(jnp.any(seen), verdict.rejected, state.rejected),
+            count=state.count + jnp.where(verdict.seen, 1.0, 0.0),
+            rejected=jnp.where(verdict.seen, verdict.rejected, state.rejected),
         )
         output_var = jnp.diagonal(predicted.output_cov) + jnp.exp(state.learned.obs_noise)
         scale = scales.scale[:dx]
@@ -184,12 +183,11 @@ class VJF(OnlineStateSpace):
         dx, k, scales = len(state.mean), len(state.scales.step), state.scales
         z = (x - scales.shift) / scales.scale
         h = jax.vmap(lambda row: features(state, state.learned, row[None, :dx], row[dx:])[0])(z)
-        mean = with_past(x[:, :k] + scales.scale[:k] * (h @ state.weights.mean.T), x[:, :dx])
-        var = scales.scale[:k] ** 2 * jnp.einsum("nf,dfg,ng->nd", h, state.weights.cov, h)
-        return mean, jnp.pad(var, ((0, 0), (0, dx - k)))
+        mean, var = h @ state.weights.mean.T, jnp.einsum("nf,dfg,ng->nd", h, state.weights.cov, h)
+        return x[:, :k] + scales.scale[:k] * mean, scales.scale[:k] ** 2 * var
 
     @staticmethod
     def process_noise(state: VJFState) -> Array:
-        """As learned so far; the past has none."""
-        k = len(state.scales.step)
-        return jnp.pad(state.scales.scale[:k] ** 2 * jnp.exp(state.learned.process_noise), (0, len(state.mean) - k))
+        """As learned so far."""
+        log_noise = state.learned.process_noise
+        return state.scales.scale[: len(log_noise)] ** 2 * jnp.exp(log_noise)
