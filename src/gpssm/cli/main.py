@@ -270,15 +270,13 @@ def stream(
     from gpssm.live.signals import Stop
 
     with Stop() as stop:  # before the seconds that it takes to import JAX
-        from gpssm.cli.stream import Choices, RedisChoices, run
+        from gpssm.cli.stream import Choices, run
 
-        run(
-            Choices(
-                model, method, state_dim, num_inducing, input_lags, seed, outputs, inputs, forecast, checkpoint, every
-            ),
-            RedisChoices(redis, source, target, group, consumer),
-            stop,
-        )
+        choices = Choices(
+            model, method, state_dim, num_inducing, input_lags, seed, outputs, inputs, forecast, checkpoint, every,
+            redis, source, target, group, consumer,
+        )  # fmt: skip
+        run(choices, stop)
 
 
 @app.command()

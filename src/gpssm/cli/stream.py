@@ -37,7 +37,7 @@ OUTPUTS = ("y",)
 
 
 class Choices(NamedTuple):
-    """What to learn, from which columns, and what to keep."""
+    """What to learn, from which columns, what to keep, and the Redis Streams to use; None where nothing was given."""
 
     model: Path | None
     method: str | None
@@ -50,26 +50,21 @@ class Choices(NamedTuple):
     forecast: int | None
     checkpoint: Path | None
     every: int
-
-
-class RedisChoices(NamedTuple):
-    """As they were given; None if they were not."""
-
-    url: str | None
+    redis: str | None
     source: str | None
     target: str | None
     group: str
     consumer: str
 
 
-def run(choices: Choices, redis: RedisChoices, stop: Stop) -> None:
-    """Start or resume, learn until the end, save, sum up."""
-    address = _check_redis(redis, choices.checkpoint)
+def run(choices: Choices, stop: Stop) -> None:
+    """Start or resume, learn until the end, save, sum up; leaves by `typer.Exit` with the code of the process."""
+    address = _check_redis(choices)
     with _checked(choices.checkpoint):
-        raise typer.Exit(_run(choices, redis, address, stop))
+        raise typer.Exit(_run(choices, address, stop))
 
 
-def _run(choices: Choices, redis: RedisChoices, address: Address | None, stop: Stop) -> int:
+def _run(choices: Choices, address: Address | None, stop: Stop) -> int:
     started = time.perf_counter()
     if choices.method is not None:
         registry.online_method(choices.method)  # a file may hold objects of its module, whoever has written that
@@ -81,7 +76,12 @@ def _run(choices: Choices, redis: RedisChoices, address: Address | None, stop: S
         if address is None:
             saved = _learn_from_lines(names, learner, checkpoint, stop)
         else:
-            saved = _learn_from_redis(redis, address, names, learner, checkpoint, stop)
+            from gpssm.live.redis_stream import Consumer, Route
+
+            assert choices.source is not None and choices.target is not None
+            route = Route(address, choices.source, choices.target, choices.group, choices.consumer)
+            with Consumer(route, names, learner, checkpoint, stop, say) as consumer:
+                saved = consumer.run()
         code = INTERRUPTED if stop.number == signal.SIGINT else 0 if saved else NOT_SAVED
     except StoppedLearning as error:
         say(str(error))
@@ -135,22 +135,11 @@ def _write(data: bytes, stop: Stop) -> None:
         data = data[os.write(STDOUT, data[: select.PIPE_BUF]) :]  # as much as cannot block
 
 
-def _learn_from_redis(
-    redis: RedisChoices, address: Address, names: Names, learner: Learner, checkpoint: Checkpoint, stop: Stop
-) -> bool:
-    from gpssm.live.redis_stream import Consumer, Route
-
-    assert redis.source is not None and redis.target is not None
-    route = Route(address, redis.source, redis.target, redis.group, redis.consumer)
-    with Consumer(route, names, learner, checkpoint, stop, say) as consumer:
-        return consumer.run()
-
-
-def _check_redis(redis: RedisChoices, checkpoint: Path | None) -> Address | None:
+def _check_redis(choices: Choices) -> Address | None:
     """The server's address, if one is to be used."""
-    streams = {"in": redis.source, "out": redis.target}
+    streams = {"in": choices.source, "out": choices.target}
     # Streams without an address have that of the environment; without streams that is meant for somebody else.
-    url = redis.url or (os.environ.get(VARIABLE) if any(streams.values()) else None)
+    url = choices.redis or (os.environ.get(VARIABLE) if any(streams.values()) else None)
     if not url:
         for name, value in streams.items():
             if value is not None:
@@ -159,9 +148,9 @@ def _check_redis(redis: RedisChoices, checkpoint: Path | None) -> Address | None
                     f"environment variable {VARIABLE}."
                 )
         return None
-    if redis.source is None or redis.target is None or redis.source == redis.target:
+    if None in streams.values() or choices.source == choices.target:
         raise InvalidInput("redis: expected the names of two streams, --in for samples and --out for estimates.")
-    if checkpoint is None:
+    if choices.checkpoint is None:
         raise InvalidInput("redis: expected --checkpoint, the file that knows which messages were learned from.")
     if importlib.util.find_spec("redis") is None:
         raise InvalidInput("redis: the Python package redis is not installed; run pip install 'gpssm[live]'.")
@@ -213,10 +202,8 @@ def _start(choices: Choices, model: Any) -> Stream:
     """A new stream, or one that goes on from a model."""
     name, seed = choices.method or DEFAULT_METHOD, choices.seed
     if model is None:
-        sizes = {"num_inducing": choices.num_inducing, "input_lags": choices.input_lags}
-        method: OnlineMethod = registry.build_online(
-            name, state_dim=choices.state_dim, **registry.applicable(name, **sizes)
-        )
+        sizes = registry.applicable(name, num_inducing=choices.num_inducing, input_lags=choices.input_lags)
+        method: OnlineMethod = registry.build_online(name, state_dim=choices.state_dim, **sizes)
         return method.start(seed=seed)
     if isinstance(model, Posterior):
         kind: type[OnlineMethod] = registry.online_method(name)

@@ -37,7 +37,7 @@ from gpssm.numerics.networks import MLP
 from gpssm.online import paths
 from gpssm.online.base import Info, OnlineStateSpace
 from gpssm.online.outliers import judge
-from gpssm.online.vjf import adaptation, inference
+from gpssm.online.vjf import inference
 from gpssm.online.vjf.inference import Learned, Recognition, Scales, Site, VJFState, Weights, features, prior
 from gpssm.plumbing.catalogue import saved
 
@@ -115,7 +115,7 @@ class VJF(OnlineStateSpace):
         dx = len(state.mean)
         scales = state.scales
         c = (c - scales.shift[dx:]) / scales.scale[dx:]
-        state = adaptation.place(state, c)
+        state = inference.place(state, c)
         seen = ~jnp.isnan(y)
         predicted = inference.predict(state, state.learned, c)
         score, distance = inference.log_score(predicted, jnp.exp(state.learned.obs_noise), y)
@@ -131,10 +131,10 @@ class VJF(OnlineStateSpace):
         weights = jax.tree.map(lambda new, old: jnp.where(verdict.usual, new, old), weights, state.weights)
 
         gradient = jax.grad(lambda learned: inference.bound(state, learned, y, c))(state.learned)
-        learned, adam = adaptation.climb(state, gradient, verdict)
+        learned, adam = inference.climb(state, gradient, verdict)
         # Where the system has changed, f is wrong: what is wrong with it is noise until it is learned.
         raised = learned.process_noise + verdict.raised(_RAISED)
-        learned = adaptation.bounded(state, learned._replace(process_noise=raised))
+        learned = inference.bounded(state, learned._replace(process_noise=raised))
         new = replace(
             state,
             mean=mean,
