@@ -17,7 +17,7 @@ from gpssm.errors import InvalidInput
 from gpssm.experiments.kink import GRID
 from gpssm.gp.means import Linear
 from gpssm.models.neural import ResidualTransition
-from gpssm.online.hypotheses import Hypotheses
+from gpssm.online.augmented import Hypotheses
 from gpssm.online.oenvi import method as module
 from gpssm.online.oenvi.state import OEnVIHyper, OEnVIState
 from gpssm.online.stream import Estimate, Stream

@@ -14,10 +14,11 @@ from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
 from gpssm.models.emission import FunctionEmission, LinearEmission
-from gpssm.online.units import Units, measure
+from gpssm.online.units import Units, mean_square_steps, residual_noise
 from gpssm.plumbing.contents import shape
 from gpssm.plumbing.validation import VariancesLike, matrix, positive_int, variances
 from gpssm.posteriors.posterior import Posterior
+from gpssm.training import subspace
 
 if TYPE_CHECKING:
     from gpssm.online.stream import Stream
@@ -52,7 +53,7 @@ class OnlineMethod(ABC):
     """Samples after which `settled` is called, or 0."""
 
     def start(self, seed: int = 0) -> "Stream":
-        """A stream that has seen nothing yet."""
+        """A stream that has seen nothing yet; `seed` is for all that it draws."""
         from gpssm.online.stream import Stream
 
         return Stream(self, seed=seed)
@@ -169,15 +170,37 @@ class OnlineStateSpace(OnlineMethod):
         return np.linalg.pinv(self._matrix(len(output))) @ np.nan_to_num(output)
 
     def units(self, outputs: NDArray, inputs: NDArray) -> Units:
-        """Units from the first samples (t, dy) and (t, dc)."""
+        """Units from the first samples (t, dy) and (t, dc); nothing else is known.
+
+        Where the first states are the outputs, the transition of these is learned, and the others are their past.
+        """
         dx, dy = self.state_dim, outputs.shape[1]
         emission: LinearEmission | FunctionEmission
         if callable(self.emission):
             emission = FunctionEmission.unscaled(self.emission, dx, dy)
         else:
             emission = LinearEmission(self._matrix(dy), np.zeros(dy))
-        noise = None if self.obs_noise is None else variances("obs_noise", self.obs_noise, dy)
-        return measure(outputs, inputs, emission, dx, dy if self.observed else dx, noise)
+        rows, learned = subspace.fill(outputs), dy if self.observed else dx
+        if isinstance(emission, LinearEmission):
+            inverse = np.linalg.pinv(emission.weight)
+            states, noise = rows @ inverse.T, residual_noise(rows, emission.weight @ inverse)
+        else:
+            states, noise = np.zeros((len(rows), dx)), 0.25 * mean_square_steps(rows)
+        if self.obs_noise is not None:
+            noise = variances("obs_noise", self.obs_noise, dy)
+        states = states[:, :learned]
+        steps, variance = mean_square_steps(states), np.var(states, axis=0)
+        moves = steps > 1e-24 * np.max(np.abs(states), initial=1e-100) ** 2
+        # A state that no output shows, or that has not moved yet, is given the average of the others.
+        steps = np.where(moves, steps, np.mean(steps[moves]) if moves.any() else 1.0)
+        variance = np.where(moves, variance, np.mean(variance[moves]) if moves.any() else 1.0)
+        past = np.arange(dx) % learned  # the past of a state has its units
+        scale, shift = np.sqrt(np.maximum(variance, steps))[past], states.mean(axis=0)[past]
+        if inputs.shape[1]:
+            spread = inputs.std(axis=0)
+            spread = np.where(spread > 0, spread, np.maximum(np.abs(inputs[-1]), 1.0))
+            scale, shift = np.concatenate([scale, spread]), np.concatenate([shift, inputs.mean(axis=0)])
+        return Units(emission, steps, shift, scale, noise)
 
     def _matrix(self, output_dim: int) -> NDArray:
         if self.observed:

@@ -1,4 +1,4 @@
-"""Where the data live and on what scale: from the first samples of a stream, and from all states so far."""
+"""Where the data live and on what scale: of the first samples of a stream, and of all states so far."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.models.emission import FunctionEmission, LinearEmission
-from gpssm.training import subspace
 
 NDArray = np.ndarray
 Spread = tuple[Float[Array, " dx"], Float[Array, " dx"]]
@@ -41,39 +40,6 @@ class Units(NamedTuple):
         return strength**2 * basis @ basis.T
 
 
-def measure(
-    outputs: Float[NDArray, "t dy"],
-    inputs: Float[NDArray, "t dc"],
-    emission: LinearEmission | FunctionEmission,
-    state_dim: int,
-    learned: int,
-    obs_noise: Float[NDArray, " dy"] | None,
-) -> Units:
-    """Units from the first samples. Nothing else is known.
-
-    The transition of the first `learned` states is learned, the others are their past. `obs_noise` are variances.
-    """
-    rows = subspace.fill(outputs)
-    if isinstance(emission, LinearEmission):
-        inverse = np.linalg.pinv(emission.weight)
-        states, noise = rows @ inverse.T, _residual_noise(rows, emission.weight @ inverse)
-    else:
-        states, noise = np.zeros((len(rows), state_dim)), 0.25 * _steps(rows)
-    states = states[:, :learned]
-    steps, variance = _steps(states), np.var(states, axis=0)
-    moves = steps > 1e-24 * np.max(np.abs(states), initial=1e-100) ** 2
-    # A state that no output shows, or that has not moved yet, is given the average of the others.
-    steps = np.where(moves, steps, np.mean(steps[moves]) if moves.any() else 1.0)
-    variance = np.where(moves, variance, np.mean(variance[moves]) if moves.any() else 1.0)
-    past = np.arange(state_dim) % learned  # the past of a state has its units
-    scale, shift = np.sqrt(np.maximum(variance, steps))[past], states.mean(axis=0)[past]
-    if inputs.shape[1]:
-        spread = inputs.std(axis=0)
-        spread = np.where(spread > 0, spread, np.maximum(np.abs(inputs[-1]), 1.0))
-        scale, shift = np.concatenate([scale, spread]), np.concatenate([shift, inputs.mean(axis=0)])
-    return Units(emission, steps, shift, scale, noise if obs_noise is None else obs_noise)
-
-
 def running_spread(spread: Spread, x: Float[Array, " dx"], count: Array, counts: Array) -> Spread:
     """With one more state, if it counts; an outlier moves them by ten standard deviations at most."""
     mean, variance = spread
@@ -94,16 +60,16 @@ def bounded_lengthscale(
     return jnp.clip(log_lengthscale, span - 1.5, span + 3.0)
 
 
-def _steps(rows: NDArray) -> NDArray:
-    """Mean square of the differences of each column."""
+def mean_square_steps(rows: NDArray) -> NDArray:
+    """Mean square of the differences of each column of `rows` (t, c); ones if there is a single row."""
     return np.mean(np.diff(rows, axis=0) ** 2, axis=0) if len(rows) > 1 else np.ones(rows.shape[1])
 
 
-def _residual_noise(rows: NDArray, hat: NDArray) -> NDArray:
+def residual_noise(rows: NDArray, hat: NDArray) -> NDArray:
     """Variance of each channel about the state that explains it best; a quarter of its steps where there is none."""
     left = 1.0 - np.diagonal(hat)  # share of the noise that is not explained away
     residual = np.mean((rows - rows @ hat.T) ** 2, axis=0)
-    steps = _steps(rows)
+    steps = mean_square_steps(rows)
     noise = np.where(left > 0.2, residual / np.maximum(left, 0.2), 0.25 * steps)
     typical = np.mean(steps) if np.mean(steps) > 0 else 1.0
     return np.maximum(noise, 1e-8 * typical)

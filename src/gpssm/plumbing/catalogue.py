@@ -71,7 +71,7 @@ FORMER: dict[str, str] = {
     "LinearPosterior": "posteriors.linear.LinearPosterior",
     "Stream": "online.stream.Stream",
     "Gate": "online.gate.Gate",
-    "Trial": "online.hypotheses.Hypotheses",
+    "Trial": "online.augmented.Hypotheses",
     "Hyper": "online.oenvi.state.OEnVIHyper",
     "Settings": "online.oenvi.state.OEnVISettings",
     "State": "online.oenvi.state.OEnVIState",

@@ -29,14 +29,12 @@ from jaxtyping import Array, Float
 from gpssm.errors import InvalidInput
 from gpssm.filters import augmented
 from gpssm.filters.augmented import Predicted
-from gpssm.gp.basis import Expansion
+from gpssm.gp.basis import Expansion, novel
 from gpssm.gp.kernels import KERNELS, RBF, Stationary
 from gpssm.models.emission import FunctionEmission
-from gpssm.online import placement
 from gpssm.online.adam import ascend, decay
-from gpssm.online.augmented import AugmentedMethod, assimilate
+from gpssm.online.augmented import AugmentedMethod, Hypothesis, assimilate, leading
 from gpssm.online.base import Info
-from gpssm.online.hypotheses import Hypothesis, leading
 from gpssm.online.oenvi.paper import PaperOEnVI
 from gpssm.online.oenvi.state import OEnVIHyper, OEnVISettings, OEnVIState
 from gpssm.online.stream import Stream
@@ -59,11 +57,15 @@ _FORGET_FROM = 20.0
 class OEnVI(AugmentedMethod):
     """OEnVI with everything a user may want to choose. `OEnVI(state_dim).start()` is ready to learn.
 
-    Args, besides those of `OnlineStateSpace`:
+    Args, besides those of `gpssm.online.base.OnlineStateSpace`:
         num_inducing: budget M of inducing inputs, shared by all state dimensions.
         kernel: `RBF()`, `Matern32()` or `Matern52()`.
         num_members: size N of the ensemble.
         trial: samples during which several hypotheses run side by side.
+
+    >>> import gpssm
+    >>> gpssm.OEnVI(2, kernel=gpssm.Matern52(), input_lags=3).start()
+    <OEnVI stream: 0 sample(s), 2 state(s)>
     """
 
     kernel: Annotated[Stationary, renamed(d="any")] = RBF()
@@ -82,13 +84,34 @@ class OEnVI(AugmentedMethod):
 
     @classmethod
     def paper(cls, state_dim: int, num_inducing: int = 15, **changes: Any) -> PaperOEnVI:
-        """Algorithm 2 with the objective that the paper writes, for comparison."""
+        """Algorithm 2 with the objective that the paper writes, for comparison.
+
+        Args:
+            state_dim: dimension of the state.
+            num_inducing: inducing points of each state dimension's GP.
+            changes: further arguments of `gpssm.online.oenvi.paper.PaperOEnVI`.
+
+        >>> import gpssm
+        >>> gpssm.OEnVI.paper(1, objective="alternative").start()
+        <OEnVI (paper) stream: 0 sample(s), 1 state(s)>
+        """
         return PaperOEnVI(state_dim, num_inducing, **changes)
 
     @classmethod
     @double_precision
     def continuing(cls, posterior: Posterior, num_inducing: int = 40, num_members: int = 20, seed: int = 0) -> Stream:
-        """Learn from the archive, then go live: a stream that starts where the recording of a fit ended."""
+        """Learn from the archive, then go live: a stream that starts where the recording of a fit ended.
+
+        Args:
+            posterior: what `EnVI(...).fit(...)` has returned.
+            num_inducing: budget of inducing inputs; the model's own are among them.
+            num_members: size of the ensemble.
+            seed: of the stream.
+
+        >>> import gpssm
+        >>> gpssm.OEnVI.continuing(gpssm.EnVI(1).fit(outputs))  # doctest: +SKIP
+        <OEnVI stream: 0 sample(s), 1 state(s), 1 output(s), 0 input(s)>
+        """
         if not isinstance(posterior, Posterior):
             raise InvalidInput(
                 f"posterior: a {type(posterior).__name__} cannot go live; expected a model fitted by EnVI."
@@ -129,7 +152,7 @@ class OEnVI(AugmentedMethod):
     ) -> tuple[OEnVIState, Info]:
         """One sample: place an inducing input, predict, condition, learn. Deterministic: `key` is not used."""
         dx, hyper, process_noise, now = state.state_dim, state.hyper, state.process_noise, state.f
-        current, now = state.placed(c, now, placement.novel(process_noise, now.amplitude))
+        current, now = state.placed(c, now, novel(process_noise, now.amplitude))
         basis, amplitude, factor = now.basis, now.amplitude, augmented.state_factor(current, dx)
 
         def predict(f: Expansion) -> Predicted:

@@ -201,7 +201,7 @@ class PaperOEnVI(OnlineMethod):
 
     @staticmethod
     def process_noise(state: PaperState) -> Array:
-        """As learned so far."""
+        """Variances (dx,) as learned so far."""
         return jnp.diagonal(state.scaling.state_cov(state.model.process_noise.covariance))
 
     @staticmethod

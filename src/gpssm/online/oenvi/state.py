@@ -66,10 +66,12 @@ class OEnVIState(Tracked):
 
     @property
     def obs_noise(self) -> Float[Array, " dy"]:
+        """Variances R of the observation noise."""
         return jnp.exp(self.hyper.obs_level + self.hyper.obs_shape)
 
     @property
     def kind(self) -> type[Stationary]:
+        """The class of the kernel of f."""
         return KERNELS[self.settings.kernel]
 
     @classmethod
@@ -161,7 +163,7 @@ class OEnVIState(Tracked):
         )
 
     def posterior(self) -> Posterior:
-        """See `OEnVI.posterior`."""
+        """The state as an ordinary fitted model, in NumPy; what is given up on the way: see `OEnVI.posterior`."""
         dx, rows, (_, _, shift, scale) = self.state_dim, len(self.unit), map(np.asarray, self.basis)
         emission: LinearEmission | FunctionEmission = jax.tree.map(np.asarray, self.emission)
         noise = np.asarray(self.obs_noise)

@@ -20,7 +20,7 @@ from gpssm.online.units import bounded_lengthscale
 _KERNEL_RATES = (0.01, 0.06)  # of the length scales and of the amplitude
 _NOISE_RATE, _PROPOSAL_RATE = 0.03, 0.003
 # Gradients far below this are followed in proportion, not in steps of fixed size, which near the optimum would be
-# driven by rounding alone; and behind a linear g the network begins at its optimum.
+# driven by rounding alone; and behind a linear g the network starts at its optimum.
 _SMALL, _PROPOSAL_SMALL = 1e-3, 0.1
 _KERNEL_EVERY = 4  # samples between two gradients of the kernel
 _JUMP = 1.0  # that the logarithm of Q grows at most by when the system has changed

@@ -9,12 +9,11 @@ from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
 from gpssm.filters.ensemble import with_inputs
-from gpssm.gp.basis import Basis, Expansion, Joining
+from gpssm.gp.basis import Basis, Expansion, Joining, novel
 from gpssm.gp.kernels import RBF
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.numerics.linalg import cholesky, solve_lower, solve_lower_transposed
 from gpssm.numerics.networks import MLP
-from gpssm.online import placement
 from gpssm.online.outliers import Verdict
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Covariance, NonNegative, Positive, renamed
@@ -140,10 +139,8 @@ def place(state: SVMCState, f: Expansion, c: Array) -> tuple[Particles, Expansio
     # Not where the state is only guessed, as in the middle of a long gap.
     known = weight @ (particles.x - x) ** 2 < jnp.exp(2 * state.learned.kernel.lengthscale[: len(x)])
     sure = jnp.all(known) & jnp.all(state.loose == 0)
-    least = placement.novel(jnp.exp(state.learned.noise.process), f.amplitude)
-    return placement.place(
-        particles, f, jnp.concatenate([x, c]), least, sure, lambda new: _insert(particles, new, f.amplitude)
-    )
+    least = novel(jnp.exp(state.learned.noise.process), f.amplitude)
+    return f.placed(particles, jnp.concatenate([x, c]), least, sure, lambda new: _insert(particles, new, f.amplitude))
 
 
 def _insert(particles: Particles, joining: Joining, amplitude: Float[Array, " k"]) -> Particles:

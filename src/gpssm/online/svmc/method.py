@@ -62,9 +62,13 @@ _STEEP = 100.0  # that the derivative of a log-weight is at most
 class SVMC(OnlineStateSpace):
     """SVMC with everything a user may want to choose. `SVMC(state_dim).start()` is ready to learn.
 
-    Args, besides those of `OnlineStateSpace`:
+    Args, besides those of `gpssm.online.base.OnlineStateSpace`:
         num_inducing: budget M of inducing inputs, shared by all state dimensions.
         num_particles: number N of particles.
+
+    >>> import gpssm
+    >>> gpssm.SVMC(1, num_particles=200).start(seed=1)
+    <SVMC stream: 0 sample(s), 1 state(s)>
     """
 
     num_inducing: int = 40
@@ -228,7 +232,7 @@ class SVMC(OnlineStateSpace):
 
     @staticmethod
     def process_noise(state: SVMCState) -> Array:
-        """As learned so far."""
+        """Variances (k,) as learned so far."""
         return jnp.exp(state.learned.noise.process)
 
 

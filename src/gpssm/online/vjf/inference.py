@@ -152,8 +152,7 @@ def recognise(
     read = jnp.concatenate([jnp.clip(innovation / std, -5.0, 5.0), jnp.clip(predicted.mean, -10.0, 10.0)])
     variance = jnp.diagonal(predicted.cov)[: len(scales.step)]
     spread = jnp.clip(0.5 * jnp.log(variance) - jnp.log(scales.step), -5.0, 5.0)
-    told = net.network(jnp.concatenate([read, spread, jnp.clip(c, -10.0, 10.0)]))
-    shift, log_factor = jnp.split(told, 2)
+    shift, log_factor = jnp.split(net.network(jnp.concatenate([read, spread, jnp.clip(c, -10.0, 10.0)])), 2)
     noise = jnp.exp(learned.obs_noise) / scales.output**2
     # The noise that the linear path lets through is the unit of the precision: it follows what is learned of R.
     of_channel = net.gain**2 * noise + 1e-30
@@ -230,6 +229,7 @@ def steps_back(state: VJFState, x: Float[Array, "n dx"]) -> Float[Array, "n dx"]
 
 
 def emit(state: VJFState, z: Float[Array, "n dx"]) -> Float[Array, "n dy"]:
+    """Outputs of standardised states, without noise."""
     dx = z.shape[1]
     return state.emission(state.scales.shift[:dx] + state.scales.scale[:dx] * z)
 

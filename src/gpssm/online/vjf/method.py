@@ -55,9 +55,13 @@ _RAISED = 2.0  # that the logarithm of Q grows at most by when the system has ch
 class VJF(OnlineStateSpace):
     """Variational joint filtering. `VJF(state_dim).start()` is ready to learn.
 
-    Args, besides those of `OnlineStateSpace`:
+    Args, besides those of `gpssm.online.base.OnlineStateSpace`:
         num_inducing: number of radial basis functions, shared by all state dimensions.
         hidden: width of the recognition network.
+
+    >>> import gpssm
+    >>> gpssm.VJF(1, obs_noise=0.01).start()  # of known observation noise, a variance
+    <VJF stream: 0 sample(s), 1 state(s)>
     """
 
     num_inducing: int = 40
@@ -188,6 +192,6 @@ class VJF(OnlineStateSpace):
 
     @staticmethod
     def process_noise(state: VJFState) -> Array:
-        """As learned so far."""
+        """Variances (k,) as learned so far."""
         log_noise = state.learned.process_noise
         return state.scales.scale[: len(log_noise)] ** 2 * jnp.exp(log_noise)
