@@ -231,12 +231,7 @@ def leading(state: Any) -> Any:
 
 @dataclass(frozen=True)
 class AugmentedMethod(OnlineStateSpace):
-    """An online method whose state is a `Tracked`, or several of them during a trial.
-
-    Args, besides those of `OnlineStateSpace`:
-        num_inducing: budget M of inducing inputs, shared by all state dimensions.
-        trial: samples during which several hypotheses run side by side.
-    """
+    """An online method whose state is a `Tracked`, or several of them during the first `trial` samples."""
 
     num_inducing: int = 40
     _: KW_ONLY

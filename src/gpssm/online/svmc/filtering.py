@@ -215,7 +215,7 @@ def condition(state: SVMCState, moved: Moved, log_obs_noise: Array, y: Array) ->
     return jax.vmap(one)(moved.mean, moved.variance)
 
 
-def readable(state: SVMCState, s: Array, of: Conditioned) -> Array:
+def readable(state: SVMCState, s: Float[Array, "n d"], of: Conditioned) -> Float[Array, "n d+k"]:
     """What the network sees of a particle: where it comes from, and what the sample says; in no unit."""
     mean, variance = state.spread
     dx = len(mean)
@@ -224,13 +224,15 @@ def readable(state: SVMCState, s: Array, of: Conditioned) -> Array:
     return jnp.clip(jnp.concatenate([origin, control, of.score], axis=1), -5.0, 5.0)
 
 
-def displacement(network: MLP, read: Array) -> tuple[Array, Array]:
+def displacement(network: MLP, read: Float[Array, "n r"]) -> tuple[Float[Array, "n k"], Float[Array, "n k"]]:
     """How far the proposal is moved, and the logarithm of its stretch."""
     shift, stretch = jnp.split(jnp.tanh(network(read)), 2, axis=1)
     return _FARTHEST * shift, _WIDEST * stretch
 
 
-def propose(network: MLP, read: Array, of: Conditioned, eps: Array) -> tuple[Array, Array]:
+def propose(
+    network: MLP, read: Float[Array, "n r"], of: Conditioned, eps: Float[Array, "n k"]
+) -> tuple[Float[Array, "n k"], Float[Array, "n k"]]:
     """Draws of x_t, and the same in coordinates in which the linearised posterior is N(0, I)."""
     shift, stretch = displacement(network, read)
     z = shift + jnp.exp(stretch) * eps
@@ -241,7 +243,7 @@ def propose(network: MLP, read: Array, of: Conditioned, eps: Array) -> tuple[Arr
     return jax.vmap(one)(of.centre, of.chol, z), z
 
 
-def log_proposal(network: MLP, read: Array, z: Array) -> Array:
+def log_proposal(network: MLP, read: Float[Array, "n r"], z: Float[Array, "n k"]) -> Float[Array, " n"]:
     """Log-density of z, relative to N(0, I) at its centre."""
     shift, stretch = displacement(network, read)
     return jnp.sum(-0.5 * ((z - shift) / jnp.exp(stretch)) ** 2 - stretch, axis=1)
