@@ -34,7 +34,7 @@ from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, shape
 from gpssm.plumbing.validation import VariancesLike
 from gpssm.posteriors.posterior import Posterior, sample_paths
-from gpssm.training.specification import EmissionLike
+from gpssm.training.problem import EmissionLike
 
 NDArray = np.ndarray
 Objective = Literal["likelihood", "alternative"]
