@@ -25,9 +25,8 @@ from gpssm.gp.kernels import Stationary
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.numerics.linalg import symmetric_root
 from gpssm.online import paths
-from gpssm.online.base import Info, OnlineStateSpace
+from gpssm.online.base import Info, OnlineStateSpace, Units, running_spread
 from gpssm.online.outliers import Verdict, judge
-from gpssm.online.units import Units, running_spread
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Carried, NonNegative, Stacked
 

@@ -18,27 +18,17 @@ class Verdict(NamedTuple):
 
     seen: Bool[Array, ""]
     """Whether anything of it was seen."""
+    usual: Bool[Array, ""]
+    """Something was seen, and it is neither an outlier nor a jump."""
+    jump: Bool[Array, ""]
     excess: Float[Array, ""]
     """Its squared distance, as a multiple of that of the last sample that is no outlier; at least one."""
-    outlier: Bool[Array, ""]
-    jump: Bool[Array, ""]
+    doubt: Float[Array, ""]
+    """Factor on the variance of the observation noise."""
+    freedom: Float[Array, ""]
+    """Factor on the covariance of the predicted state."""
     rejected: Float[Array, ""]
     """Outliers in a row, up to this sample."""
-
-    @property
-    def usual(self) -> Bool[Array, ""]:
-        """Something was seen, and it is neither an outlier nor a jump."""
-        return self.seen & (self.excess == 1.0)
-
-    @property
-    def doubt(self) -> Float[Array, ""]:
-        """Factor on the variance of the observation noise."""
-        return jnp.where(self.outlier, self.excess**2, 1.0)
-
-    @property
-    def freedom(self) -> Float[Array, ""]:
-        """Factor on the covariance of the predicted state."""
-        return jnp.where(self.jump, self.excess**2, 1.0)
 
     def raised(self, most: float) -> Float[Array, ""]:
         """Addend to the logarithm of Q, as the system is not what it was; `most` is the largest."""
@@ -50,7 +40,9 @@ def judge(distance: Array, channels: Array, rejected: Array, largest: float = jn
 
     `rejected` counts the outliers in a row before it; no excess is above `largest`.
     """
-    excess = jnp.clip(distance / jnp.maximum(channels, 1) / _OUTLIER, 1.0, largest)
+    seen, excess = channels > 0, jnp.clip(distance / jnp.maximum(channels, 1) / _OUTLIER, 1.0, largest)
     outlier = (excess > 1.0) & (rejected < _BELIEVED)
     jump = (excess > 1.0) & ~outlier
-    return Verdict(channels > 0, excess, outlier, jump, jnp.where(outlier, rejected + 1.0, 0.0))
+    doubt, freedom = (jnp.where(on, excess**2, 1.0) for on in (outlier, jump))
+    count = jnp.where(outlier, rejected + 1.0, 0.0)
+    return Verdict(seen, seen & (excess == 1.0), jump, excess, doubt, freedom, count)

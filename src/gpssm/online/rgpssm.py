@@ -30,8 +30,7 @@ from gpssm.gp.basis import Basis, Expansion
 from gpssm.gp.kernels import RBF
 from gpssm.online.adam import ascend, decay
 from gpssm.online.augmented import AugmentedMethod, Hypothesis, Tracked, assimilate
-from gpssm.online.base import Info
-from gpssm.online.units import Units
+from gpssm.online.base import Info, Units
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative
 

@@ -6,7 +6,7 @@ A `Stream` is what the user holds. Below it is the pure core of an online method
 
 compiled once. The first few samples only tell where the data live and on what scale; then they go through the core like
 all others. A system that was at rest outgrows these units: then the stream restarts, from all it has seen
-(`gpssm.online.warm_up`). Everything here is in the user's units.
+(`gpssm.online.gate`). Everything here is in the user's units.
 
 No sample can make the state infinite: numbers far outside the range of all others are taken as missing
 (`gpssm.online.gate`), and so is a sample that the core cannot digest. Both are counted and reported.
@@ -27,9 +27,9 @@ from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
 from gpssm.numerics.lags import newest, with_past
-from gpssm.online import warm_up
+from gpssm.online import gate
 from gpssm.online.base import OnlineMethod
-from gpssm.online.gate import LARGEST, Gate, beyond
+from gpssm.online.gate import LARGEST, LOOK_BACK, Gate, beyond
 from gpssm.online.packing import Layout
 from gpssm.plumbing import serialization
 from gpssm.plumbing.catalogue import saved
@@ -187,7 +187,7 @@ class Stream:
         self.count += 1
         if estimate is None:
             estimate = self._warm_up()._replace(refused=_RESTARTED if was_ready else "")
-        elif self.early and self._age in [multiple * self.method.warm_up for multiple in warm_up.LOOK_BACK]:
+        elif self.early and self._age in [multiple * self.method.warm_up for multiple in LOOK_BACK]:
             self._look_back()
         if sentence or estimate.refused:
             self.refused += 1
@@ -335,9 +335,9 @@ class Stream:
 
     def _warm_up(self) -> Estimate:
         """Before the core can start, the prediction is the mean of what was seen."""
-        outputs = warm_up.believable(self.early, self.method.input_lags)[0]
-        prediction = warm_up.predict(outputs)
-        estimate = self._restart() if warm_up.tells_scale(outputs, self.method.warm_up) else None
+        outputs = gate.believable(self.early, self.method.input_lags)[0]
+        prediction = gate.predict(outputs)
+        estimate = self._restart() if gate.tells_scale(outputs, self.method.warm_up) else None
         if estimate is not None:
             return Estimate(estimate.state_mean, estimate.state_cov, *prediction)
         mean = self.method.guess(outputs[-1])
@@ -345,7 +345,7 @@ class Stream:
 
     def _restart(self) -> Estimate | None:
         """Take units from all samples so far, and learn from them."""
-        outputs, inputs, (of_outputs, of_inputs) = warm_up.believable(self.early, self.method.input_lags)
+        outputs, inputs, (of_outputs, of_inputs) = gate.believable(self.early, self.method.input_lags)
         assert self.input_dim is not None
         for y, c in zip(outputs, inputs[:, : self.input_dim], strict=True):
             of_outputs, of_inputs = of_outputs.admit(y)[1], of_inputs.admit(c)[1]
@@ -360,11 +360,11 @@ class Stream:
 
     def _look_back(self) -> None:
         """Restart if the samples have outgrown the units, or were a fault at first."""
-        outputs, inputs, gates = warm_up.believable(self.early, self.method.input_lags)
+        outputs, inputs, gates = gate.believable(self.early, self.method.input_lags)
         assert self.gates is not None
-        if warm_up.outgrown(outputs, inputs, self.unit_samples, self.gates[0].least, gates[0]):
+        if gate.outgrown(outputs, inputs, self.unit_samples, self.gates[0].least, gates[0]):
             self._restart()
-        if self._age == warm_up.LOOK_BACK[-1] * self.method.warm_up:
+        if self._age == LOOK_BACK[-1] * self.method.warm_up:
             self.early = []
 
     def _sample(self, y: Any, u: Any) -> tuple[NDArray, NDArray]:

@@ -34,11 +34,10 @@ from gpssm.gp.kernels import KERNELS, RBF, Stationary
 from gpssm.models.emission import FunctionEmission
 from gpssm.online.adam import ascend, decay
 from gpssm.online.augmented import AugmentedMethod, Hypothesis, assimilate, leading
-from gpssm.online.base import Info
+from gpssm.online.base import Info, Units, bounded_lengthscale
 from gpssm.online.oenvi.paper import PaperOEnVI
 from gpssm.online.oenvi.state import OEnVIHyper, OEnVISettings, OEnVIState
 from gpssm.online.stream import Stream
-from gpssm.online.units import Units, bounded_lengthscale
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import renamed
 from gpssm.plumbing.precision import double_precision

@@ -11,10 +11,10 @@ from gpssm.filters.ensemble import with_inputs
 from gpssm.gp.basis import Basis
 from gpssm.numerics.networks import MLP
 from gpssm.online.adam import ascend, decay
+from gpssm.online.base import bounded_lengthscale
 from gpssm.online.outliers import Verdict
 from gpssm.online.svmc import filtering
 from gpssm.online.svmc.filtering import Adapted, KernelParameters, Moved, NoiseParameters, Particles, SVMCState
-from gpssm.online.units import bounded_lengthscale
 
 # Noise variances must travel far; length scales change f everywhere.
 _KERNEL_RATES = (0.01, 0.06)  # of the length scales and of the amplitude

@@ -38,11 +38,10 @@ from gpssm.models.emission import LinearEmission
 from gpssm.numerics.linalg import symmetric_root
 from gpssm.numerics.networks import MLP
 from gpssm.online import paths
-from gpssm.online.base import Info, OnlineStateSpace
+from gpssm.online.base import Info, OnlineStateSpace, running_spread
 from gpssm.online.outliers import judge
 from gpssm.online.svmc import adaptation, filtering
 from gpssm.online.svmc.filtering import Adapted, KernelParameters, Moved, NoiseParameters, Particles, SVMCState
-from gpssm.online.units import running_spread
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.precision import double_precision
 
