@@ -14,6 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import block_diag
 from jaxtyping import Array, Float
 
 from gpssm.filters import augmented, sensitivity
@@ -264,11 +265,14 @@ class AugmentedMethod(OnlineStateSpace):
     def prior(
         self, units: Units, of: Hypothesis, num_inducing: int, num_points: int
     ) -> tuple[AugmentedState, Basis, Any, NDArray]:
-        """What `Tracked.start` starts from before the first sample."""
-        dx, shift, scale = self.state_dim, units.shift, units.scale
-        state = augmented.prior(shift[:dx], num_inducing, scale, units.steps, units.linear_prior(dx, of.linear_std))
-        basis = Basis.empty(num_inducing, jnp.asarray(shift), jnp.asarray(scale))
-        return state, basis, units.emission, augmented.members(num_points, dx)
+        """What `Tracked.start` starts from before the first sample: no inducing input is in use, x may be anywhere."""
+        dx, shift, scale = self.state_dim, jnp.asarray(units.shift), jnp.asarray(units.scale)
+        linear = np.pad(units.linear_prior(dx, of.linear_std), (num_inducing, 0))
+        weights = np.kron(np.diag(units.steps), linear)
+        # 100 times the spread: where the state was before the first sample is not known.
+        cov = block_diag(jnp.diag(100 * scale[:dx] ** 2), weights)
+        state = AugmentedState(jnp.pad(shift[:dx], (0, len(weights))), cov)
+        return state, Basis.empty(num_inducing, shift, scale), units.emission, augmented.members(num_points, dx)
 
     def settled(self, state: Any) -> Any:
         """The state of the hypothesis that has predicted best."""
