@@ -106,8 +106,6 @@ class Experiment(Protocol):
     #     `method: Annotated[str, "EnVI, or all."] = "all"`. By default --method, --dataset and --setting by name.
     # rows(groups) -> dict[str, Any]
     #     What the command prints with --json, `{"rows": [...]}`; by default every fit.
-    # tables(groups) -> list[Table]
-    #     What the command prints; by default the tables of the section.
 
 
 def choose(name: str, asked: str | Iterable[str], known: Iterable[str]) -> list[str]:

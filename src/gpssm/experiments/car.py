@@ -11,6 +11,7 @@ filtered and the true state, all four numbers together.
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from typing import Annotated, Any, Literal, cast, get_args
 
@@ -22,8 +23,8 @@ from gpssm.datasets.car import INITIAL_STATE, OBS_NOISE, PROCESS_NOISE, TRANSITI
 from gpssm.experiments.base import Cell, Group, Task, choose, spell
 from gpssm.experiments.drawing import BAND, Axes, band, panels
 from gpssm.experiments.estimates import Estimate, mean, means, median, spread, verdict
-from gpssm.experiments.pages import Figure, Row, Section, Table
-from gpssm.experiments.tables import entry, files, line, number, over_seeds, value
+from gpssm.experiments.pages import Entry, Figure, Section, Table
+from gpssm.experiments.tables import Column, entry, line, method_name, over_seeds, table, value
 from gpssm.filters import kalman
 from gpssm.gp.kernels import RBF
 from gpssm.methods.envi import EnVI
@@ -184,21 +185,6 @@ def rows(groups: Sequence[Group]) -> dict[str, Any]:
     return {"rows": found}
 
 
-def tables(groups: Sequence[Group]) -> list[Table]:
-    """One for every emission, with the paper's rows below ours."""
-    shown = []
-    for emission, own in _by_emission(groups).items():
-        middle, key = ("mean", "rmse") if emission == "identity" else ("median", "rmse_median")
-        ours = ((row["method"], row[key].values()) for row in rows(own)["rows"])
-        lines: list[Row] = [*(line(method, *(f"{each:.4f}" for each in numbers)) for method, numbers in ours), ()]
-        for method, told in PAPER[cast(Emission, emission)].items():
-            printed = ("/" if each is None else f"{each:.4f}" for each in told)
-            lines.append(line(f"{method}, printed in the paper", *printed, quoted=True))
-        title = f"Car, C {emission}: RMSE of the filtered state, {middle} over seeds"
-        shown.append(Table(title, ("method", *NAMES), tuple(lines)))
-    return shown
-
-
 def _by_emission(groups: Sequence[Group]) -> dict[str, list[Group]]:
     return {e: [g for g in groups if g.cell.setting == e] for e in dict.fromkeys(g.cell.setting for g in groups)}
 
@@ -220,22 +206,23 @@ def section(groups: Sequence[Group]) -> Section:
 
 def _table(emission: str, groups: list[Group]) -> Table:
     middle = mean if emission == "identity" else median
+    told = PAPER[cast(Emission, emission)]
+
+    def compared(group: Group) -> Entry:
+        whole = told.get(group.method, (None,))[-1]
+        return entry(verdict(middle(_in_slot(group, NAMES[-1])), None if whole is None else Estimate(whole)))
+
+    columns: dict[str, Column] = {"method": method_name}
+    columns |= {name: value(partial(_in_slot, name=name), middle=middle) for name in NAMES}
+    columns |= {"verdict": compared, "seconds, all": value("seconds", 1)}
+    shown = table(f"Car, C {emission}: RMSE of the filtered state", groups, columns, over_seeds(groups), brief=True)
     lines = []
-    for group in groups:
-        found = [middle(_in_slot(group, name)) for name in NAMES]
-        told = PAPER[cast(Emission, emission)].get(group.method)
-        whole = None if told is None or told[-1] is None else Estimate(told[-1])
-        lines.append(
-            (
-                entry(group.method), *(number(group, each._replace(error=None)) for each in found),
-                entry(verdict(found[-1], whole)), value(group, "seconds", 1), files(group),
-            )
-        )  # fmt: skip
-        if told is not None:
-            numbers = ("" if each is None else f"{each:.3f}" for each in told)
+    for group, row in zip(groups, shown.rows, strict=True):
+        lines.append(row)
+        if group.method in told:
+            numbers = ("" if each is None else f"{each:.3f}" for each in told[group.method])
             lines.append(line(f"{group.method}, printed", *numbers, "", "", ""))
-    columns = ("method", *NAMES, "verdict", "seconds, all", "results by seed")
-    return Table(f"Car, C {emission}: RMSE of the filtered state", columns, tuple(lines), over_seeds(groups), True)
+    return shown._replace(rows=tuple(lines))
 
 
 def _figure(emission: str, groups: list[Group]) -> tuple[Figure, ...]:

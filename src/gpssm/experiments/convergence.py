@@ -22,7 +22,7 @@ from gpssm.experiments.drawing import Axes, panels
 from gpssm.experiments.estimates import mean, means, spread
 from gpssm.experiments.kink import GRID, LENGTH, PROCESS_NOISE, Setting, build
 from gpssm.experiments.pages import Figure, Section, Table
-from gpssm.experiments.tables import entry, files, formatted, number, value
+from gpssm.experiments.tables import Column, entry, method_name, table, value
 from gpssm.methods.base import StateSpaceMethod
 from gpssm.numerics.parameters import parameters
 from gpssm.plumbing.precision import double_precision
@@ -126,18 +126,6 @@ def rows(groups: Sequence[Group]) -> dict[str, Any]:
     return {"rows": found}
 
 
-_COLUMNS = {
-    "setting": "{setting}", "method": "{method}", "variational parameters": "{variational_parameters:,}",
-    "ms per iteration": "{milliseconds:.1f}", "MSE": "{mse:.4f} ± {mse_sd:.4f}",
-}  # fmt: skip
-
-
-def tables(groups: Sequence[Group]) -> list[Table]:
-    found = [row | {"milliseconds": 1e3 * row["seconds_per_iteration"]} for row in rows(groups)["rows"]]
-    title = f"Kink function, observation noise {OBS_NOISE:g}, {_steps(groups[0].cell)} steps"
-    return [Table(title, tuple(_COLUMNS), tuple(formatted(_COLUMNS, found)))]
-
-
 def section(groups: Sequence[Group]) -> Section:
     steps = "" if not groups else f"{_steps(groups[0].cell)} steps each, none stopped early. "
     return Section(
@@ -152,18 +140,14 @@ def section(groups: Sequence[Group]) -> Section:
 
 
 def _table(groups: Sequence[Group]) -> Table:
-    lines = tuple(
-        (
-            entry(group.cell.setting), entry(group.method), value(group, "variational_parameters", 0),
-            value(group, "seconds_per_iteration", 1, scale=1e3), number(group, mean(_at_the_end(group)), 4),
-            files(group),
-        )
-        for group in groups
-    )  # fmt: skip
-    columns = (
-        "process noise", "method", "variational parameters", "ms an iteration", "MSE at the end", "results by seed",
-    )  # fmt: skip
-    return Table("Convergence on kink", columns, lines)
+    columns: dict[str, Column] = {
+        "process noise": lambda group: entry(group.cell.setting),
+        "method": method_name,
+        "variational parameters": value("variational_parameters", 0),
+        "ms an iteration": value("seconds_per_iteration", 1, scale=1e3),
+        "MSE at the end": value(_at_the_end, 4, error=True),
+    }
+    return table("Convergence on kink", groups, columns)
 
 
 def _figure(groups: Sequence[Group]) -> tuple[Figure, ...]:

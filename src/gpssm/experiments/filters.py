@@ -30,7 +30,7 @@ from gpssm.experiments.drawing import Axes, panels
 from gpssm.experiments.estimates import mean, with_errors
 from gpssm.experiments.kink import LENGTH, PROCESS_NOISE
 from gpssm.experiments.pages import Figure, Section, Table
-from gpssm.experiments.tables import formatted
+from gpssm.experiments.tables import line
 from gpssm.filters import FILTERS, ensemble, extended, kalman, particle
 from gpssm.filters.ensemble import FilterSettings
 from gpssm.filters.particle import NUM_PARTICLES
@@ -294,19 +294,22 @@ def rows(groups: Sequence[Group]) -> dict[str, Any]:
     return {"rows": found}
 
 
-_COLUMNS = {
-    "system": "{system}", "obs noise": "{obs_noise:g}", "filter": "{filter}", "RMSE": "{rmse:.3f} ± {rmse_se:.3f}",
-    "published": "{published:.2f}", "log-likelihood / sample": "{log_likelihood:.3f} ± {log_likelihood_se:.3f}",
-    "CPU s / 1000": "{seconds:.3f}",
-}  # fmt: skip
-
-
-def tables(groups: Sequence[Group]) -> list[Table]:
-    found = rows(groups)["rows"]
-    told = [{"published": row["published_rmse"]} if row["published_rmse"] else {} for row in found]
-    lines = formatted(_COLUMNS, (row | published for row, published in zip(found, told, strict=True)))
+def _table(groups: Sequence[Group]) -> Table:
+    lines = tuple(
+        line(
+            row["system"],
+            f"{row['obs_noise']:g}",
+            row["filter"],
+            f"{row['rmse']:.3f} ± {row['rmse_se']:.3f}",
+            "" if row["published_rmse"] is None else f"{row['published_rmse']:.2f}",
+            f"{row['log_likelihood']:.3f} ± {row['log_likelihood_se']:.3f}",
+            f"{row['seconds']:.3f}",
+        )
+        for row in rows(groups)["rows"]
+    )
+    columns = ("system", "obs noise", "filter", "RMSE", "published", "log-likelihood / sample", "CPU s / 1000")
     title = f"Filters, mean ± standard error over {max(len(group.results) for group in groups)} seed(s)"
-    return [Table(title, tuple(_COLUMNS), tuple(lines))]
+    return Table(title, columns, lines)
 
 
 def section(groups: Sequence[Group]) -> Section:
@@ -315,7 +318,7 @@ def section(groups: Sequence[Group]) -> Section:
         "Error of the filtered state, log-likelihood and CPU time of every filter with the true f, and with f learned "
         "from another recording; Lorenz-96 with the true model only, beside the errors that DAPPER tells.",
     )
-    return Section("Filters side by side", about, tuple(tables(groups)), _figure(groups))
+    return Section("Filters side by side", about, (_table(groups),), _figure(groups))
 
 
 def _figure(groups: Sequence[Group]) -> tuple[Figure, ...]:

@@ -28,9 +28,9 @@ from gpssm.experiments.drawing import Axes, panels
 from gpssm.experiments.drawing import forecast as draw_forecast
 from gpssm.experiments.estimates import mean
 from gpssm.experiments.online import learn_once
-from gpssm.experiments.pages import Entry, Figure, Part, Row, Section, Table
+from gpssm.experiments.pages import Entry, Figure, Part, Section, Table
 from gpssm.experiments.published import best_published, published
-from gpssm.experiments.tables import entry, files, formatted, line, number, over_seeds, value
+from gpssm.experiments.tables import Column, entry, line, method_name, number, over_seeds, table, value
 from gpssm.methods import registry
 from gpssm.plumbing.compilation import CompileClock
 from gpssm.training.linear_search import AUTO
@@ -237,32 +237,6 @@ def rows(groups: Sequence[Group]) -> dict[str, Any]:
     }
 
 
-_COLUMNS = {
-    "data set": "{dataset}", "method": "{method}", "NRMSE": "{nrmse:.4f}", "RMSE": "{error}",
-    "in 90% band": "{coverage90:.2f}", "CRPS / sd": "{crps:.4f}", "NLPD": "{nlpd:.3f}", "CPU s": "{cpu_seconds:.1f}",
-    "seeds": "{over}",
-}  # fmt: skip
-
-
-def tables(groups: Sequence[Group]) -> list[Table]:
-    """One with all data sets, what is published below ours, and one over all data sets."""
-    lines: list[Row] = []
-    for dataset, own in by_dataset(groups).items():
-        for row in _rows(own):
-            both = zip(np.atleast_1d(row["rmse"]), np.atleast_1d(row["rmse_sd"]), strict=True)
-            error = "\n".join(f"{value:.4g} ± {deviation:.1g}" for value, deviation in both)  # a line for every output
-            over = f"{row['seeds']}, {row['failed']} failed" if row["failed"] else str(row["seeds"])
-            lines += formatted(_COLUMNS, [row | {"error": error, "over": over}])
-        for each in best_published(dataset):
-            name = ", ".join(filter(None, (each.kind, each.system, "published")))
-            lines += formatted(_COLUMNS, [{"dataset": dataset, "method": name, "error": each.error}], quoted=True)
-        lines.append(())
-    title = "Recordings: the test part forecast at once, mean over seeds"
-    note = "RMSE in the units of the recording, ± standard deviation over seeds; NLPD in these units, too"
-    over_all = _summary(groups)._replace(title=f"Every method over {len(by_dataset(groups))} data set(s)", note="")
-    return [Table(title, tuple(_COLUMNS), tuple(lines), note), over_all]
-
-
 def section(groups: Sequence[Group]) -> Section:
     """Three tables over all data sets; then a table and a figure for every one."""
     own = by_dataset(groups)
@@ -340,22 +314,22 @@ def _summary(groups: Sequence[Group]) -> Table:
 
 
 def _table(dataset: str, groups: list[Group]) -> Table:
-    lines = [
-        (
-            entry(group.method), number(group, mean(group.values("nrmse"))), _rmse(group), value(group, "nlpd"),
-            value(group, "crps"), value(group, "coverage90", 2), value(group, "cpu_seconds", 1),
-            value(group, "compile_seconds", 1), files(group),
-        )
-        for group in groups
-    ]  # fmt: skip
-    lines += [line(f"{each.name}, published", "", each.error, *[""] * 6) for each in published(dataset)]
-    columns = (
-        "method", "NRMSE", "RMSE", "NLPD", "CRPS / sd", "in 90% band", "CPU seconds a fit", "compiling, s",
-        "results by seed",
-    )  # fmt: skip
-    sources = dict.fromkeys(each.source for each in published(dataset))
+    columns: dict[str, Column] = {
+        "method": method_name,
+        "NRMSE": value("nrmse", error=True),
+        "RMSE": _rmse,
+        "NLPD": value("nlpd"),
+        "CRPS / sd": value("crps"),
+        "in 90% band": value("coverage90", 2),
+        "CPU seconds a fit": value("cpu_seconds", 1),
+        "compiling, s": value("compile_seconds", 1),
+    }
+    told = published(dataset)
+    sources = dict.fromkeys(each.source for each in told)
     note = f"Published: {'; '.join(sources)}." if sources else ""
-    return Table(f"{dataset}: {SOURCES[dataset].description}", columns, tuple(lines), note)
+    shown = table(f"{dataset}: {SOURCES[dataset].description}", groups, columns, note)
+    theirs = (line(f"{each.name}, published", "", each.error, *[""] * 6) for each in told)
+    return shown._replace(rows=(*shown.rows, *theirs))
 
 
 def _rmse(group: Group) -> Entry:

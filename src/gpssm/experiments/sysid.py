@@ -20,10 +20,10 @@ from gpssm.datasets import Series, load
 from gpssm.errors import InvalidInput
 from gpssm.experiments.base import Cell, Group, Task, by_dataset, choose, spell
 from gpssm.experiments.drawing import Axes, forecast, panels
-from gpssm.experiments.estimates import Estimate, mean, means, spread, text, verdict
+from gpssm.experiments.estimates import Estimate, mean, means, spread, verdict
 from gpssm.experiments.online import learn_once
-from gpssm.experiments.pages import Figure, Row, Section, Table
-from gpssm.experiments.tables import as_printed, entry, files, formatted, line, number, printed, value
+from gpssm.experiments.pages import Figure, Section, Table
+from gpssm.experiments.tables import Column, as_printed, entry, method_name, printed, table, value
 from gpssm.methods import registry
 from gpssm.online.stream import Stream
 
@@ -178,30 +178,6 @@ def rows(groups: Sequence[Group]) -> dict[str, Any]:
     return {"rows": found}
 
 
-_COLUMNS = {
-    "method": "{method}", "free run RMSE": "{free_run_rmse:.4f} ± {free_run_rmse_sd:.4f}",
-    "blocks50 RMSE": "{blocks50_rmse:.4f}", "NLPD": "{nlpd:.3f}", "CRPS": "{crps:.4f}",
-    "in 90% band": "{coverage90:.2f}", "fit s": "{fit_seconds:.1f}",
-}  # fmt: skip
-
-
-def tables(groups: Sequence[Group]) -> list[Table]:
-    """One for every data set, with the paper's rows below ours."""
-    shown, rest = [], [""] * (len(_COLUMNS) - 2)
-    for dataset, own in by_dataset(groups).items():
-        lines: list[Row] = [*formatted(_COLUMNS, rows(own)["rows"]), ()]
-        place = DATASETS.index(dataset)
-        if any(group.method in ONLINE for group in own):
-            for method, numbers in PUBLISHED_ONLINE.items():
-                lines.append(line(f"{method}, published", f"{numbers[place]:.3f}", *rest, quoted=True))
-        for method, told in PAPER.items():
-            lines.append(line(f"{method}, printed in the paper", text(Estimate(*told[place])), *rest, quoted=True))
-        title = f"{dataset}: second half forecast from the first, mean over seeds"
-        note = "± standard deviation over seeds; NLPD, CRPS and the band are those of the free run"
-        shown.append(Table(title, tuple(_COLUMNS), tuple(lines), note))
-    return shown
-
-
 def section(groups: Sequence[Group]) -> Section:
     """As the paper prints it; then a table and a figure for every data set."""
     own = by_dataset(groups)
@@ -232,21 +208,19 @@ def _printed(group: Group) -> Estimate | None:
 
 
 def _table(dataset: str, groups: list[Group]) -> Table:
-    lines = []
-    for group in groups:
-        rmse, told = mean(group.values("free_run_rmse")), _printed(group)
-        lines.append(
-            (
-                entry(group.method), entry(group.cell.setting), number(group, rmse), printed(told),
-                entry(verdict(rmse, told)), number(group, mean(group.values("blocks50_rmse"))), value(group, "nlpd"),
-                value(group, "crps"), value(group, "coverage90", 2), value(group, "fit_seconds", 1), files(group),
-            )
-        )  # fmt: skip
-    columns = (
-        "method", "", "free run RMSE", "printed", "verdict", "blocks of 50 RMSE", "NLPD", "CRPS", "in 90% band",
-        "seconds a fit", "results by seed",
-    )  # fmt: skip
-    return Table(dataset, columns, tuple(lines), "NLPD, CRPS and the band are those of the free run.")
+    columns: dict[str, Column] = {
+        "method": method_name,
+        "": lambda group: entry(group.cell.setting),
+        "free run RMSE": value("free_run_rmse", error=True),
+        "printed": lambda group: printed(_printed(group)),
+        "verdict": lambda group: entry(verdict(mean(group.values("free_run_rmse")), _printed(group))),
+        "blocks of 50 RMSE": value("blocks50_rmse", error=True),
+        "NLPD": value("nlpd"),
+        "CRPS": value("crps"),
+        "in 90% band": value("coverage90", 2),
+        "seconds a fit": value("fit_seconds", 1),
+    }
+    return table(dataset, groups, columns, "NLPD, CRPS and the band are those of the free run.")
 
 
 def _figure(dataset: str, groups: list[Group]) -> tuple[Figure, ...]:

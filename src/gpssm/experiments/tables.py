@@ -1,11 +1,12 @@
 """Tables: numbers as entries that lead to the files they come from, beside those that are printed."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from gpssm.experiments.base import Group
 from gpssm.experiments.estimates import Estimate, mean, text
-from gpssm.experiments.pages import Entry, Part, Row, Table
+from gpssm.experiments.pages import FILES, Entry, Part, Row, Table
+
+Column = Callable[[Group], Entry]
 
 
 def entry(text: str, link: str = "") -> Entry:
@@ -13,24 +14,9 @@ def entry(text: str, link: str = "") -> Entry:
     return (Part(text, link),)
 
 
-def line(*texts: str, quoted: bool = False) -> Row:
-    """A row of texts that lead nowhere; `quoted` from somebody else."""
-    return tuple((Part(text, "", quoted),) for text in texts)
-
-
-def formatted(columns: dict[str, str], rows: Iterable[dict[str, Any]], quoted: bool = False) -> list[Row]:
-    """Rows of numbers as text: `columns` has a format for every heading, in terms of the names in a row.
-
-    Empty where a row has no such number.
-    """
-
-    def shown(form: str, row: dict[str, Any]) -> str:
-        try:
-            return form.format(**row)
-        except KeyError:
-            return ""
-
-    return [line(*(shown(form, row) for form in columns.values()), quoted=quoted) for row in rows]
+def line(*texts: str) -> Row:
+    """A row of texts that lead nowhere."""
+    return tuple(entry(text) for text in texts)
 
 
 def number(group: Group, estimate: Estimate, digits: int = 3) -> Entry:
@@ -41,10 +27,34 @@ def number(group: Group, estimate: Estimate, digits: int = 3) -> Entry:
 
 
 def value(
-    group: Group, name: str, digits: int = 3, middle: Callable[[Sequence[float]], Estimate] = mean, scale: float = 1.0
-) -> Entry:
-    """The mean (or another `middle`) of a number over seeds, without its error, in other units if `scale` is given."""
-    return number(group, middle([scale * v for v in group.values(name)])._replace(error=None), digits)
+    values: str | Callable[[Group], list[float]],
+    digits: int = 3,
+    middle: Callable[[Sequence[float]], Estimate] = mean,
+    *,
+    error: bool = False,
+    scale: float = 1.0,
+) -> Column:
+    """A column with the mean (or another `middle`) of a number over seeds.
+
+    Args:
+        values: the name of the number in the results, or what finds the numbers of a group.
+        digits: after the point.
+        middle: the mean or the median.
+        error: whether its standard error is shown, too.
+        scale: what numbers are multiplied by, for other units.
+    """
+
+    def shown(group: Group) -> Entry:
+        found = group.values(values) if isinstance(values, str) else values(group)
+        estimate = middle([scale * each for each in found])
+        return number(group, estimate if error else estimate._replace(error=None), digits)
+
+    return shown
+
+
+def method_name(group: Group) -> Entry:
+    """The column of names."""
+    return entry(group.method)
 
 
 def printed(estimate: Estimate | None, digits: int = 3) -> Entry:
@@ -59,6 +69,15 @@ def files(group: Group) -> Entry:
         *(Part(f"{seed} failed", file) for seed, file in group.failed),
         *(Part(f"{seed} not run") for seed in group.missing),
     )
+
+
+def table(
+    title: str, groups: Sequence[Group], columns: dict[str, Column], note: str = "", brief: bool = False
+) -> Table:
+    """A row for every group: what each column, by its heading, makes of it, and its files at the end."""
+    columns = columns | {FILES: files}
+    rows = tuple(tuple(column(group) for column in columns.values()) for group in groups)
+    return Table(title, tuple(columns), rows, note, brief)
 
 
 def over_seeds(groups: Sequence[Group]) -> str:
