@@ -14,8 +14,8 @@ from gpssm.datasets import lorenz96, lorenz96_function
 from gpssm.experiments import filters as experiment
 from gpssm.filters import small_ensembles
 from gpssm.reproduction.plan import jobs_of
+from gpssm.reproduction.run import record
 from gpssm.reproduction.store import Store
-from gpssm.reproduction.work import record
 
 LENGTH = 2000
 

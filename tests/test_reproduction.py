@@ -345,7 +345,7 @@ def test_status_of_a_directory_without_a_plan(tmp_path: Path) -> None:
 
 
 def test_the_plan_and_the_status_do_without_jax() -> None:
-    code = "import sys, gpssm.reproduction.store, gpssm.reproduction.work; assert 'jax' not in sys.modules"
+    code = "import sys, gpssm.reproduction.store, gpssm.reproduction.run; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
 
 

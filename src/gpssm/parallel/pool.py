@@ -22,9 +22,11 @@ JOBS_PER_PROCESS = 40
 
 
 class Event(NamedTuple):
-    """What has happened to the job at a place in the list: begun, done (with its value) or lost (with the reason)."""
+    """What has happened to the job at `place` in the list: started, done (`value` is its result), or its process died
+    (`value` is the reason, as text). "waiting" if nothing has happened for a while.
+    """
 
-    kind: Literal["begun", "done", "lost", "waiting"]
+    kind: Literal["started", "done", "died", "waiting"]
     place: int = -1
     value: Any = None
 
@@ -58,12 +60,12 @@ def run(
                         worker = workers[number] = _Worker(function, worker.core)
                     place, job = left.pop()
                     worker.give(place, job)
-                    yield Event("begun", place)
+                    yield Event("started", place)
             ready = multiprocessing.connection.wait([w.pipe for w in workers if w.busy], patience)
             for number, worker in enumerate(workers):
                 if worker.pipe in ready:
                     event = worker.take()
-                    if event.kind == "lost":
+                    if event.kind == "died":
                         worker.stop()
                         workers[number] = _Worker(function, worker.core)
                     yield event
@@ -92,7 +94,7 @@ class _Worker:
 
     def give(self, place: int, job: Any) -> None:
         self.place = place
-        with suppress(BrokenPipeError):  # it has died since its last job; `take` will tell
+        with suppress(BrokenPipeError):  # it has died since its last job; `take` will say so
             self.pipe.send(job)
 
     def take(self) -> Event:
@@ -107,7 +109,7 @@ class _Worker:
                     "worker imports the script."
                 ) from None
             reason = ": killed, perhaps for want of memory" if self.process.exitcode == -9 else ""
-            return Event("lost", place, f"its process ended with code {self.process.exitcode}{reason}")
+            return Event("died", place, f"its process ended with code {self.process.exitcode}{reason}")
         if answer is None:
             self.started = True
             return Event("waiting")

@@ -200,7 +200,7 @@ def _parse(path: Path) -> Any:
 
 
 def _is_record(found: Any, job: Job, failed: bool) -> bool:
-    """Whether this is what `work.record` makes of the job."""
+    """Whether this is what `run.record` makes of the job."""
     if not isinstance(found, dict) or found.get("task") != job.task.as_dict():
         return False
     result, error, machine, versions = (found.get(name) for name in ("result", "error", "machine", "versions"))
