@@ -15,7 +15,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, cast, get_args
 
 import typer
 from typer.main import get_command
@@ -126,7 +126,7 @@ def run(
         say(f"failed: {job.task.label}: {error}")
     groups = group(records)
     section = found.section(groups)
-    result: dict[str, Any] = {"experiment": name} | getattr(found, "rows", every_fit)(groups)
+    result: dict[str, Any] = {"experiment": name} | rows(found, groups)
     if out is not None:
         fits = [record["task"] | record["result"] for _, record in records if record is not None and record["result"]]
         write_atomically(out / "results.json", json.dumps(plain(result | {"fits": fits}), indent=1).encode())
@@ -156,16 +156,15 @@ def select(
     return [cell for cell in cells if cell.method in methods and cell.dataset in datasets and cell.setting in settings]
 
 
-def every_fit(groups: Sequence[Group]) -> dict[str, Any]:
-    """The `rows` of an experiment that has none of its own."""
-    return {
-        "rows": [
-            {"method": group.method, "dataset": group.cell.dataset, "setting": group.cell.setting, "seed": seed}
-            | result
-            for group in groups
-            for (seed, _), result in zip(group.files, group.results, strict=True)
-        ]
-    }
+def rows(found: Any, groups: Sequence[Group]) -> dict[str, Any]:
+    """What --json prints of an experiment: what it says itself (`rows`, or `row` of every cell), or else every fit."""
+    if hasattr(found, "rows"):
+        return cast(dict[str, Any], found.rows(groups))
+    if hasattr(found, "row"):
+        return {"rows": [found.row(group) for group in groups if group.results]}
+    each = ((g.cell, seed, result) for g in groups for (seed, _), result in zip(g.files, g.results, strict=True))
+    names = ("method", "dataset", "setting")
+    return {"rows": [dict(zip(names, cell[:3], strict=True)) | {"seed": seed} | result for cell, seed, result in each]}
 
 
 def print_tables(tables: Sequence[Table]) -> None:

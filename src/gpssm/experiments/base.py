@@ -104,8 +104,10 @@ class Experiment(Protocol):
     # select(...) -> list[Cell]
     #     The cells that the command runs. Its arguments are the options of the command, each with its help:
     #     `method: Annotated[str, "EnVI, or all."] = "all"`. By default --method, --dataset and --setting by name.
+    # row(group) -> dict[str, Any]
+    #     What the command prints with --json of the results of a cell; by default every fit.
     # rows(groups) -> dict[str, Any]
-    #     What the command prints with --json, `{"rows": [...]}`; by default every fit.
+    #     The same of all cells, `{"rows": [...]}`, where there is more to say, or not one row for every cell.
 
 
 def choose(name: str, asked: str | Iterable[str], known: Iterable[str]) -> list[str]:

@@ -120,30 +120,24 @@ def build(method: str, emission: NDArray) -> Any:
     return None
 
 
-def _envi(name: str, data: Car, seed: int) -> tuple[NDArray, NDArray]:
-    outputs = data.series.outputs
-    method: EnVI = build(name, data.emission)
-    parts = [
-        method.fit(outputs[:length], seed=seed).filter(outputs[:length], seed=seed) for length in (TRAINING, LENGTH)
-    ]
-    mean, std = parts[1].mean.copy(), parts[1].std.copy()
-    mean[:TRAINING], std[:TRAINING] = parts[0].mean, parts[0].std
-    return mean, std
-
-
-def _oenvi(name: str, data: Car, seed: int) -> tuple[NDArray, NDArray]:
-    stream = build(name, data.emission).start(seed=seed)
-    estimates = [stream.learn_one(y) for y in data.series.outputs]
-    return np.array([e.state_mean for e in estimates]), np.array([e.state_std for e in estimates])
-
-
 def infer(method: str, data: Car, seed: int) -> tuple[NDArray, NDArray]:
     """Filtered states (T, 4) and their standard deviations."""
+    outputs = data.series.outputs
     if method == "KF":
         return _kalman(data)
     if method == "baseline":  # the observations themselves, as in the paper
-        return data.series.outputs, np.full((len(data.series.outputs), 4), np.sqrt(OBS_NOISE))
-    return (_oenvi if method.startswith("OEnVI") else _envi)(method, data, seed)
+        return outputs, np.full_like(outputs, np.sqrt(OBS_NOISE))
+    chosen = build(method, data.emission)
+    if isinstance(chosen, OEnVI):
+        stream = chosen.start(seed=seed)
+        estimates = [stream.learn_one(y) for y in outputs]
+        return np.array([e.state_mean for e in estimates]), np.array([e.state_std for e in estimates])
+    first, whole = (
+        chosen.fit(outputs[:length], seed=seed).filter(outputs[:length], seed=seed) for length in (TRAINING, LENGTH)
+    )
+    mean, std = whole.mean.copy(), whole.std.copy()
+    mean[:TRAINING], std[:TRAINING] = first.mean, first.std
+    return mean, std
 
 
 def run(task: Task) -> dict[str, Any]:
@@ -172,17 +166,18 @@ def _in_slot(group: Group, name: str) -> list[float]:
     return [result["rmse"][name] for result in group.results]
 
 
-def rows(groups: Sequence[Group]) -> dict[str, Any]:
-    """Every method over its seeds. Some random C are nearly singular, and their few seeds decide every mean."""
-    found = []
-    for group in (group for group in groups if group.results):
-        slots = {name: _in_slot(group, name) for name in NAMES}
-        row = {"emission": group.cell.setting, "method": group.method, "seeds": len(group.results)}
-        row["rmse"] = {name: mean(values).value for name, values in slots.items()}
-        row["rmse_sd"] = {name: spread(values) for name, values in slots.items()}
-        row["rmse_median"] = {name: median(values).value for name, values in slots.items()}
-        found.append(row | means(group, "seconds"))
-    return {"rows": found}
+def row(group: Group) -> dict[str, Any]:
+    """A method over its seeds. Some random C are nearly singular, and their few seeds decide every mean."""
+    slots = {name: _in_slot(group, name) for name in NAMES}
+    return {
+        "emission": group.cell.setting,
+        "method": group.method,
+        "seeds": len(group.results),
+        "rmse": {name: mean(values).value for name, values in slots.items()},
+        "rmse_sd": {name: spread(values) for name, values in slots.items()},
+        "rmse_median": {name: median(values).value for name, values in slots.items()},
+        **means(group, "seconds"),
+    }
 
 
 def _by_emission(groups: Sequence[Group]) -> dict[str, list[Group]]:

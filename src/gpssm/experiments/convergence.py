@@ -113,17 +113,14 @@ def _at_the_end(group: Group) -> list[float]:
     return [result["mse"][-1] for result in group.results]
 
 
-def rows(groups: Sequence[Group]) -> dict[str, Any]:
-    """One for every method and setting: size, cost, and the error reached, over seeds."""
-    found = [
+def row(group: Group) -> dict[str, Any]:
+    """Size, cost, and the error reached, over seeds."""
+    return (
         {"method": group.method, "setting": group.cell.setting, "seeds": len(group.results)}
         | {"variational_parameters": group.results[0]["variational_parameters"]}
         | means(group, "seconds_per_iteration")
         | {"mse": mean(_at_the_end(group)).value, "mse_sd": spread(_at_the_end(group))}
-        for group in groups
-        if group.results
-    ]
-    return {"rows": found}
+    )
 
 
 def section(groups: Sequence[Group]) -> Section:

@@ -40,7 +40,7 @@ LENGTH, NUM_INDUCING = 600, 15
 GRID = np.linspace(-3.15, 1.15, 100)
 
 # method -> obs_noise -> (MSE, its standard error, log-likelihood, its standard error); setting `sd`
-PAPER: dict[str, dict[float, tuple[float, float, float, float]]] = {
+PAPER: dict[str, dict[float, tuple[float, ...]]] = {
     "vGPSSM": {
         0.008: (1.0410, 0.7426, -27.5981, 19.7817),
         0.08: (1.6390, 0.6783, -30.9557, 16.9218),
@@ -65,7 +65,7 @@ PAPER: dict[str, dict[float, tuple[float, float, float, float]]] = {
 
 # Online, setting `sd`: (MSE, its standard error) from what RGPSSM's authors have stored for five recordings, of their
 # method with tangents (as here) and of SVMC. Q was given as 0.3025 there, 121 times the truth.
-PUBLISHED_ONLINE: dict[str, dict[float, tuple[float, float]]] = {
+PUBLISHED_ONLINE: dict[str, dict[float, tuple[float, ...]]] = {
     "RGPSSM": {0.008: (0.0113, 0.0008), 0.08: (0.0870, 0.0064), 0.8: (1.268, 0.099)},
     "SVMC": {0.008: (0.0298, 0.0018), 0.08: (0.0978, 0.0125), 0.8: (1.174, 0.509)},
 }
@@ -169,18 +169,16 @@ def _length(cell: Cell) -> int:
     return LENGTH if cell.varied is None else int(cell.varied)
 
 
-def rows(groups: Sequence[Group]) -> dict[str, Any]:
-    """Mean and standard error of every cell over its seeds; the time that compiling took is a sum."""
-    found = [
-        {"method": g.method, "setting": g.cell.setting, "obs_noise": float(g.cell.dataset), "seeds": len(g.results)}
-        | with_errors(mse=g.values("mse"), log_likelihood=g.values("log_likelihood"))
-        | {"q_learned": mean(g.values("process_noise")).value}
-        | means(g, "iterations", "fit_seconds")
-        | {"compile_seconds": sum(g.values("compile_seconds"))}
-        for g in groups
-        if g.results
-    ]
-    return {"rows": found}
+def row(group: Group) -> dict[str, Any]:
+    """Mean and standard error over seeds; the time that compiling took is a sum."""
+    return (
+        {"method": group.method, "setting": group.cell.setting, "obs_noise": float(group.cell.dataset)}
+        | {"seeds": len(group.results)}
+        | with_errors(mse=group.values("mse"), log_likelihood=group.values("log_likelihood"))
+        | {"q_learned": mean(group.values("process_noise")).value}
+        | means(group, "iterations", "fit_seconds")
+        | {"compile_seconds": sum(group.values("compile_seconds"))}
+    )
 
 
 def section(groups: Sequence[Group]) -> Section:
@@ -208,15 +206,9 @@ def section(groups: Sequence[Group]) -> Section:
 
 def _printed(group: Group) -> tuple[Estimate | None, Estimate | None]:
     """MSE and log-density, where they are published."""
-    level = float(group.cell.dataset)
-    found = PAPER.get(group.method, {}).get(level)
-    online = PUBLISHED_ONLINE.get(group.method, {}).get(level)
-    if group.cell.setting != "sd" or (found is None and online is None):
-        return None, None
-    if found is None:
-        assert online is not None
-        return Estimate(*online), None
-    return Estimate(*found[:2]), Estimate(*found[2:])
+    told = (PAPER | PUBLISHED_ONLINE).get(group.method, {}).get(float(group.cell.dataset), ())
+    error, density = (Estimate(*pair[:2]) if pair and group.cell.setting == "sd" else None for pair in (told, told[2:]))
+    return error, density
 
 
 def _verdict(group: Group) -> str:

@@ -127,17 +127,20 @@ def _at(group: Group, name: str, horizon: int) -> list[float]:
     return [number_or_nan(result[name][str(horizon)]) for result in group.results]
 
 
-def rows(groups: Sequence[Group]) -> dict[str, Any]:
+def row(group: Group) -> dict[str, Any]:
     """Quartiles over seeds of the forecast, medians of the rest."""
-    found = []
-    for group in (group for group in groups if group.results):
-        row: dict[str, Any] = {"method": group.method, "seeds": len(group.results)}
-        for name in ("forecast_rmse", "oracle_rmse"):
-            row[name] = {str(h): np.quantile(_at(group, name, h), [0.25, 0.5, 0.75]).tolist() for h in HORIZONS}
-        for name in ("filter_rmse", "least_squares_rmse", "coverage90", "milliseconds"):
-            row[name] = median(group.values(name)).value
-        found.append(row)
-    return {"rows": found}
+    return {
+        "method": group.method,
+        "seeds": len(group.results),
+        **{
+            name: {str(h): np.quantile(_at(group, name, h), [0.25, 0.5, 0.75]).tolist() for h in HORIZONS}
+            for name in ("forecast_rmse", "oracle_rmse")
+        },
+        **{
+            name: median(group.values(name)).value
+            for name in ("filter_rmse", "least_squares_rmse", "coverage90", "milliseconds")
+        },
+    }
 
 
 def section(groups: Sequence[Group]) -> Section:

@@ -12,7 +12,6 @@ Errors of different systems are compared as NRMSE, the error relative to the spr
 so that 1 is the error of a forecast that knows the mean of the test part and nothing else.
 """
 
-import time
 from collections.abc import Sequence
 from itertools import product
 from typing import Annotated, Any
@@ -27,12 +26,11 @@ from gpssm.experiments.base import Cell, Group, Task, by_dataset, choose, number
 from gpssm.experiments.drawing import Axes, panels
 from gpssm.experiments.drawing import forecast as draw_forecast
 from gpssm.experiments.estimates import mean
-from gpssm.experiments.online import learn_once
+from gpssm.experiments.online import learn, learn_once
 from gpssm.experiments.pages import Entry, Figure, Part, Section, Table
 from gpssm.experiments.published import best_published, published
 from gpssm.experiments.tables import Column, entry, line, method_name, number, over_seeds, table, value
 from gpssm.methods import registry
-from gpssm.plumbing.compilation import CompileClock
 from gpssm.training.linear_search import AUTO
 
 NDArray = np.ndarray
@@ -42,19 +40,9 @@ LEFT_OUT = "recordings: all but the cascaded tanks and one of the coupled drives
 OUT = "results/recordings"
 
 DATASETS = (
-    *sysid.DATASETS,
-    "cascaded_tanks",
-    "coupled_drives_1",
-    "coupled_drives_2",
-    "heating",
-    "robot_arm",
-    "flutter",
-    "thermic_wall",
-    "exchanger",
-    "tank",
-    "winding",
-    "glass_furnace",
-)
+    *sysid.DATASETS, "cascaded_tanks", "coupled_drives_1", "coupled_drives_2", "heating", "robot_arm",
+    "flutter", "thermic_wall", "exchanger", "tank", "winding", "glass_furnace",
+)  # fmt: skip
 METHODS = (*registry.METHODS, *registry.ONLINE)
 LINEAR = ("ARX", "LinearGaussian")
 DEFAULT = ("EnVI", *LINEAR)
@@ -129,24 +117,16 @@ def forecast(
 
     Returns paths (p, horizon, dy), and the CPU seconds of learning: without compilation, and of compilation.
     """
-    chosen = build(method, train.outputs.shape[1])
-    cpu, clock = time.process_time(), CompileClock()
+    learned, seconds, compiling = learn(build(method, train.outputs.shape[1]), train, seed)
     if method in registry.ONLINE:
-        stream = chosen.start(seed=seed)
-        learn_once(stream, train.outputs, train.inputs)
-        compiling = clock.seconds
-        seconds = time.process_time() - cpu - compiling
         # As a live system would: the jump to the other recording is one that it has to live with.
         if len(seen.outputs):
-            learn_once(stream, seen.outputs, seen.inputs)
-        paths = stream.forecast(horizon, inputs, seed=seed).samples
+            learn_once(learned, seen.outputs, seen.inputs)
+        paths = learned.forecast(horizon, inputs, seed=seed).samples
     else:
-        fitted = chosen.fit(train.outputs, train.inputs, seed=seed)
-        compiling = clock.seconds
-        seconds = time.process_time() - cpu - compiling
-        state = fitted.filter(seen.outputs, seen.inputs, seed=seed) if len(seen.outputs) else None
-        paths = evaluation.free_run(fitted, horizon, inputs, state=state, seed=seed)
-    return paths, max(seconds, 0.0), compiling
+        state = learned.filter(seen.outputs, seen.inputs, seed=seed) if len(seen.outputs) else None
+        paths = evaluation.free_run(learned, horizon, inputs, state=state, seed=seed)
+    return paths, seconds, compiling
 
 
 def scores(paths: Float[NDArray, "p h dy"], truth: Float[NDArray, "h dy"]) -> dict[str, Any]:
