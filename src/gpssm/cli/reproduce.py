@@ -1,4 +1,4 @@
-"""`gpssm reproduce`: an experiment of the paper, or all of them; how far that is, and what came out.
+"""`gpssm reproduce`: an experiment of the paper, or all of them; how far that is, and the report.
 
 An experiment is a command by its line in `gpssm.experiments.EXPERIMENTS`: its plan, restricted by options that are in
 its own file. That file is imported when the command is called, and not for the help of others: that would start JAX.
@@ -259,7 +259,7 @@ def status(directory: Directory, json_: AsJson = False) -> None:
 
 @app.command()
 def report(directory: Directory, json_: AsJson = False) -> None:
-    """Write the report of `gpssm reproduce` anew, from the results that there are."""
+    """Write the report of `gpssm reproduce` again, from the results that there are."""
     from gpssm.reproduction.report import write
 
     store = Store(directory)

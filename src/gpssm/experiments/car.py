@@ -11,7 +11,6 @@ filtered and the true state, all four numbers together.
 
 import time
 from collections.abc import Sequence
-from functools import partial
 from itertools import product
 from typing import Annotated, Any, Literal, cast, get_args
 
@@ -20,7 +19,7 @@ import numpy as np
 
 from gpssm.datasets import car
 from gpssm.datasets.car import INITIAL_STATE, OBS_NOISE, PROCESS_NOISE, TRANSITION, Car
-from gpssm.experiments.base import Cell, Group, Task, choose, spell
+from gpssm.experiments.base import Cell, Group, Task, by, choose, spell
 from gpssm.experiments.drawing import BAND, Axes, band, panels
 from gpssm.experiments.estimates import Estimate, mean, means, median, spread, verdict
 from gpssm.experiments.pages import Entry, Figure, Section, Table
@@ -63,6 +62,7 @@ PAPER: dict[Emission, dict[str, tuple[float | None, ...]]] = {
 
 
 def cells(fast: bool) -> list[Cell]:
+    """Both emissions with every method; with --fast none that knows R."""
     methods = [m for m in METHODS if not (fast and m.endswith("R known"))]
     return [Cell(m, "car", e) for e, m in product(get_args(Emission), methods)]
 
@@ -71,15 +71,18 @@ def select(
     emission: Annotated[str, "C: 'identity', 'random' or 'all'."] = "all",
     method: Annotated[str, "KF, EnVI, OEnVI (either also as 'EnVI, R known'), baseline, or all."] = "all",
 ) -> list[Cell]:
+    """The cells that the options ask for."""
     emissions = choose("emission", emission, get_args(Emission))
     return [Cell(m, "car", e) for e, m in product(emissions, choose("method", method, METHODS))]
 
 
 def configuration(task: Task) -> str:
+    """The settings of the method, as text."""
     return spell(build(task.method, _simulate(task).emission))
 
 
 def cost(task: Task) -> float:
+    """Seconds that a fit takes, roughly."""
     return _COST.get(task.method, 15.0)
 
 
@@ -162,13 +165,9 @@ def score(mean: NDArray, data: Car) -> dict[str, float]:
     }
 
 
-def _in_slot(group: Group, name: str) -> list[float]:
-    return [result["rmse"][name] for result in group.results]
-
-
 def row(group: Group) -> dict[str, Any]:
     """A method over its seeds. Some random C are nearly singular, and their few seeds decide every mean."""
-    slots = {name: _in_slot(group, name) for name in NAMES}
+    slots = {name: group.values("rmse", name) for name in NAMES}
     return {
         "emission": group.cell.setting,
         "method": group.method,
@@ -180,12 +179,9 @@ def row(group: Group) -> dict[str, Any]:
     }
 
 
-def _by_emission(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    return {e: [g for g in groups if g.cell.setting == e] for e in dict.fromkeys(g.cell.setting for g in groups)}
-
-
 def section(groups: Sequence[Group]) -> Section:
-    by_emission = _by_emission(groups)
+    """A table and a figure for every emission."""
+    by_emission = by(groups, "setting")
     return Section(
         "Supplement: inference of a car's state",
         (
@@ -201,21 +197,21 @@ def section(groups: Sequence[Group]) -> Section:
 
 def _table(emission: str, groups: list[Group]) -> Table:
     middle = mean if emission == "identity" else median
-    told = PAPER[cast(Emission, emission)]
+    quoted = PAPER[cast(Emission, emission)]
 
     def compared(group: Group) -> Entry:
-        whole = told.get(group.method, (None,))[-1]
-        return entry(verdict(middle(_in_slot(group, NAMES[-1])), None if whole is None else Estimate(whole)))
+        whole = quoted.get(group.method, (None,))[-1]
+        return entry(verdict(middle(group.values("rmse", NAMES[-1])), None if whole is None else Estimate(whole)))
 
     columns: dict[str, Column] = {"method": method_name}
-    columns |= {name: value(partial(_in_slot, name=name), middle=middle) for name in NAMES}
-    columns |= {"verdict": compared, "seconds, all": value("seconds", 1)}
+    columns |= {name: value("rmse", name, middle=middle) for name in NAMES}
+    columns |= {"verdict": compared, "seconds, all": value("seconds", digits=1)}
     shown = table(f"Car, C {emission}: RMSE of the filtered state", groups, columns, over_seeds(groups), brief=True)
     lines = []
     for group, row in zip(groups, shown.rows, strict=True):
         lines.append(row)
-        if group.method in told:
-            numbers = ("" if each is None else f"{each:.3f}" for each in told[group.method])
+        if group.method in quoted:
+            numbers = ("" if each is None else f"{each:.3f}" for each in quoted[group.method])
             lines.append(line(f"{group.method}, printed", *numbers, "", "", ""))
     return shown._replace(rows=tuple(lines))
 

@@ -94,6 +94,7 @@ def cells(fast: bool) -> list[Cell]:
 
 
 def select(system: Annotated[str, f"{', '.join(SYSTEMS)}, or all."] = "all") -> list[Cell]:
+    """The cells that the options ask for."""
     systems = choose("system", system, SYSTEMS)
     return [cell for cell in cells(fast=False) if cell.method in systems]
 
@@ -107,6 +108,7 @@ def configuration(task: Task) -> str:
 
 
 def cost(task: Task) -> float:
+    """Seconds that a fit takes, roughly."""
     return 30.0
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from gpssm.datasets import kink, kink_function
 from gpssm.errors import InvalidInput
-from gpssm.experiments.base import Cell, Group, Task, choose, spell
+from gpssm.experiments.base import Cell, Group, Task, by, choose, spell
 from gpssm.experiments.drawing import BAND, Axes, panels
 from gpssm.experiments.estimates import Estimate, mean, means, verdict, with_errors
 from gpssm.experiments.online import learn_once
@@ -90,6 +90,7 @@ def select(
     online: Annotated[bool, f"The methods that see every sample once: {', '.join(ONLINE)}."] = False,
     length: Annotated[int, "Number of samples, 50 or more."] = LENGTH,
 ) -> list[Cell]:
+    """The cells that the options ask for."""
     if obs_noise and min(obs_noise) <= 0:
         raise InvalidInput(f"obs-noise: expected positive variances, got {obs_noise}.")
     if length < 50:
@@ -106,10 +107,12 @@ def _cells(
 
 
 def configuration(task: Task) -> str:
+    """The settings of the method, as text."""
     return spell(build(task.method, float(task.dataset)))
 
 
 def cost(task: Task) -> float:
+    """Seconds that a fit takes, roughly."""
     return 10.0 if task.method in ONLINE else _COST.get(task.method, 20.0)
 
 
@@ -185,12 +188,12 @@ def section(groups: Sequence[Group]) -> Section:
     """As the paper prints it; then a table for every reading and kind of method, and the learned f."""
     kinds = (("offline", False), ("online, every sample seen once", True))
     shown, figures = [_brief(groups)], list[Figure]()
-    for setting in dict.fromkeys(group.cell.setting for group in groups):
+    for setting, here in by(groups, "setting").items():
         for kind, online in kinds:
-            own = [g for g in groups if g.cell.setting == setting and (g.method in ONLINE) == online]
+            own = [group for group in here if (group.method in ONLINE) == online]
             if own:
                 shown.append(_table(f"Kink, process noise read as {setting}, {kind}", own, online))
-        figures += _figure(setting, [g for g in groups if g.cell.setting == setting])
+        figures += _figure(setting, here)
     return Section(
         "Table I: the kink function",
         (
@@ -206,8 +209,10 @@ def section(groups: Sequence[Group]) -> Section:
 
 def _printed(group: Group) -> tuple[Estimate | None, Estimate | None]:
     """MSE and log-density, where they are published."""
-    told = (PAPER | PUBLISHED_ONLINE).get(group.method, {}).get(float(group.cell.dataset), ())
-    error, density = (Estimate(*pair[:2]) if pair and group.cell.setting == "sd" else None for pair in (told, told[2:]))
+    quoted = (PAPER | PUBLISHED_ONLINE).get(group.method, {}).get(float(group.cell.dataset), ())
+    if group.cell.setting != "sd":
+        quoted = ()
+    error, density = (Estimate(pair[0], pair[1]) if pair else None for pair in (quoted[:2], quoted[2:]))
     return error, density
 
 
@@ -219,18 +224,19 @@ def _verdict(group: Group) -> str:
 
 
 def _table(title: str, groups: list[Group], online: bool) -> Table:
-    cost = {"ms a sample": 1e3 / _length(groups[0].cell)} if online else {"seconds a fit": 1.0}
+    live = value("fit_seconds", digits=2, scale=1e3 / _length(groups[0].cell))
     columns: dict[str, Column] = {
         "observation noise": lambda group: entry(group.cell.dataset),
         "method": method_name,
-        "MSE": value("mse", 4, error=True),
+        "MSE": value("mse", digits=4, error=True),
         "log-density": value("log_likelihood", error=True),
         "MSE printed": lambda group: printed(_printed(group)[0], 4),
         "log-density printed": lambda group: printed(_printed(group)[1]),
         "verdict": lambda group: entry(_verdict(group)),
-        "Q learned": value("process_noise", 4, error=True),
+        "Q learned": value("process_noise", digits=4, error=True),
+        **({"ms a sample": live} if online else {"seconds a fit": value("fit_seconds", digits=2)}),
     }
-    return table(title, groups, columns | {name: value("fit_seconds", 2, scale=scale) for name, scale in cost.items()})
+    return table(title, groups, columns)
 
 
 def _brief(groups: Sequence[Group]) -> Table:

@@ -8,13 +8,12 @@ state, stands beside it.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
 
 from gpssm.datasets.nascar import PROCESS_NOISE, nascar, nascar_function
-from gpssm.experiments.base import Cell, Group, Task, choose, number_or_nan, spell
+from gpssm.experiments.base import Cell, Group, Task, choose, spell
 from gpssm.experiments.drawing import Axes, panels
 from gpssm.experiments.estimates import Estimate, median, verdict
 from gpssm.experiments.online import learn_once
@@ -38,22 +37,27 @@ _STEPS, _PATHS, _GRID = 100, 25, (22, 14)
 
 
 def cells(fast: bool) -> list[Cell]:
+    """Every online method."""
     return [Cell(m, "track", "") for m in (("OEnVI", "RGPSSM") if fast else METHODS)]
 
 
 def select(method: Annotated[str, f"{', '.join(METHODS)}, or all."] = "all") -> list[Cell]:
+    """The cells that the options ask for."""
     return [Cell(m, "track", "") for m in choose("method", method, METHODS)]
 
 
 def configuration(task: Task) -> str:
+    """The settings of the method, as text."""
     return spell(build(task.method, nascar(1, task.seed).emission))
 
 
 def cost(task: Task) -> float:
+    """Seconds that a fit takes, roughly."""
     return 20.0
 
 
 def build(method: str, emission: NDArray) -> Any:
+    """The method as it is compared, with its defaults; the emission matrix (dy, 2) is given."""
     return registry.build_online(method, state_dim=2, num_inducing=NUM_INDUCING, emission=emission)
 
 
@@ -123,17 +127,13 @@ def _rmse(error: NDArray) -> float:
     return float(np.sqrt(np.mean(error**2)))
 
 
-def _at(group: Group, name: str, horizon: int) -> list[float]:
-    return [number_or_nan(result[name][str(horizon)]) for result in group.results]
-
-
 def row(group: Group) -> dict[str, Any]:
     """Quartiles over seeds of the forecast, medians of the rest."""
     return {
         "method": group.method,
         "seeds": len(group.results),
         **{
-            name: {str(h): np.quantile(_at(group, name, h), [0.25, 0.5, 0.75]).tolist() for h in HORIZONS}
+            name: {str(h): np.quantile(group.values(name, str(h)), [0.25, 0.5, 0.75]).tolist() for h in HORIZONS}
             for name in ("forecast_rmse", "oracle_rmse")
         },
         **{
@@ -144,6 +144,7 @@ def row(group: Group) -> dict[str, Any]:
 
 
 def section(groups: Sequence[Group]) -> Section:
+    """The table, the learned tracks and the forecasts."""
     return Section(
         "NASCAR: one pass, then a forecast",
         (
@@ -158,20 +159,22 @@ def section(groups: Sequence[Group]) -> Section:
 
 
 def _table(groups: Sequence[Group]) -> Table:
-    def told(group: Group) -> Estimate | None:
+    def quoted(group: Group) -> Estimate | None:
         return Estimate(PAPER[group.method]) if group.method in PAPER else None
 
     def ahead(name: str, horizon: int) -> Column:
-        return value(partial(_at, name=name, horizon=horizon), 2, median, error=True)
+        return value(name, str(horizon), digits=2, middle=median, error=True)
 
     columns: dict[str, Column] = {
         "method": method_name,
         **{f"RMSE, {h} steps": ahead("forecast_rmse", h) for h in HORIZONS},
-        "printed, 500 steps": lambda group: printed(told(group), 2),
-        "verdict": lambda group: entry(verdict(median(_at(group, "forecast_rmse", HORIZONS[-1])), told(group))),
+        "printed, 500 steps": lambda group: printed(quoted(group), 2),
+        "verdict": lambda group: entry(
+            verdict(median(group.values("forecast_rmse", str(HORIZONS[-1]))), quoted(group))
+        ),
         "filter RMSE": value("filter_rmse", middle=median),
-        "in 90% band": value("coverage90", 2, median),
-        "ms a sample": value("milliseconds", 2, median),
+        "in 90% band": value("coverage90", digits=2, middle=median),
+        "ms a sample": value("milliseconds", digits=2, middle=median),
     }
     shown = table("NASCAR", groups, columns, over_seeds(groups), brief=True)
     best = max(groups, key=lambda group: len(group.results))

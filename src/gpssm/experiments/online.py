@@ -1,7 +1,7 @@
 """Learning from a recording, with any method, and what that costs."""
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,24 +12,19 @@ from gpssm.plumbing.compilation import CompileClock
 NDArray = np.ndarray
 
 
-class Pass(NamedTuple):
-    """What a stream has estimated, and its cost."""
+def learn_once(stream: Stream, outputs: NDArray, inputs: NDArray | None = None) -> tuple[NDArray, float]:
+    """Show every sample to the stream once, in order.
 
-    filtered: NDArray
-    """(T, dx) the state after every sample."""
-    milliseconds: float
-    """CPU time of one sample: the median, so that compilation does not count."""
-
-
-def learn_once(stream: Stream, outputs: NDArray, inputs: NDArray | None = None) -> Pass:
-    """Show every sample to the stream once, in order."""
+    Returns the state (T, dx) after every sample, and the CPU time of one in milliseconds: the median, so that
+    compilation does not count.
+    """
     filtered = np.empty((len(outputs), stream.method.state_dim))
     costs = np.empty(len(outputs))
     for t, y in enumerate(outputs):
         started = time.process_time()
         filtered[t] = stream.learn_one(y, None if inputs is None else inputs[t]).state_mean
         costs[t] = time.process_time() - started
-    return Pass(filtered, 1e3 * float(np.median(costs)))
+    return filtered, 1e3 * float(np.median(costs))
 
 
 def learn(method: Any, data: Series, seed: int) -> tuple[Any, float, float]:

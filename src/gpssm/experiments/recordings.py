@@ -22,7 +22,7 @@ from jaxtyping import Float
 from gpssm import evaluation, metrics
 from gpssm.datasets import SOURCES, Benchmark, Series, benchmark
 from gpssm.experiments import sysid
-from gpssm.experiments.base import Cell, Group, Task, by_dataset, choose, number_or_nan, spell
+from gpssm.experiments.base import Cell, Group, Task, by, choose, number_or_nan, spell
 from gpssm.experiments.drawing import Axes, panels
 from gpssm.experiments.drawing import forecast as draw_forecast
 from gpssm.experiments.estimates import mean
@@ -55,6 +55,7 @@ _DRAWN = 2  # outputs of one system: further ones would only repeat the picture
 
 
 def cells(fast: bool) -> list[Cell]:
+    """Every method on every recording."""
     datasets, methods = (_FAST_DATASETS, DEFAULT) if fast else (DATASETS, METHODS)
     return [Cell(m, d, "") for d, m in product(datasets, methods)]
 
@@ -66,21 +67,25 @@ def select(
         f"{', '.join(METHODS)}, or all; repeat for several. By default EnVI and two linear ones.",
     ] = None,
 ) -> list[Cell]:
+    """The cells that the options ask for."""
     methods = choose("method", method or DEFAULT, METHODS)
     return [Cell(m, d, "") for d, m in product(choose("dataset", dataset or "all", DATASETS), methods)]
 
 
 def configuration(task: Task) -> str:
+    """The settings of the method, as text."""
     return spell(build(task.method, len(SOURCES[task.dataset].output_names)))
 
 
 def cost(task: Task) -> float:
+    """Seconds that a fit takes, roughly."""
     if task.method not in registry.SYSTEMS and task.method not in registry.ONLINE and task.method != "LinearGaussian":
         return 2.0
     return (70.0 if task.method in registry.SYSTEMS else 15.0) * max(1.0, SOURCES[task.dataset].learn.length / 500)
 
 
 def run(task: Task) -> dict[str, Any]:
+    """Learn from a recording, forecast its test part and score that (`fit`)."""
     return fit(benchmark(task.dataset), task.method, task.seed)
 
 
@@ -213,13 +218,13 @@ def rows(groups: Sequence[Group]) -> dict[str, Any]:
     return {
         "rows": found,
         "summary": summary(found),
-        "published": {dataset: [each._asdict() for each in published(dataset)] for dataset in by_dataset(groups)},
+        "published": {dataset: [each._asdict() for each in published(dataset)] for dataset in by(groups, "dataset")},
     }
 
 
 def section(groups: Sequence[Group]) -> Section:
     """Three tables over all data sets; then a table and a figure for every one."""
-    own = by_dataset(groups)
+    own = by(groups, "dataset")
     over_all = (_brief(groups, list(own)), _overview(groups, list(own)), _summary(groups))
     return Section(
         "Sixteen recordings",
@@ -247,8 +252,8 @@ def _overview(groups: Sequence[Group], datasets: list[str]) -> Table:
     lines = []
     for dataset in datasets:
         ours = (_error_and_band(found.get((dataset, method))) for method in methods)
-        told = ", ".join(f"{each.name} {each.error}" for each in best_published(dataset))
-        lines.append((entry(dataset), *ours, entry(told)))
+        quoted = ", ".join(f"{each.name} {each.error}" for each in best_published(dataset))
+        lines.append((entry(dataset), *ours, entry(quoted)))
     title = "Recordings: NRMSE of the free run, and the share of numbers in its 90% band"
     return Table(title, ("data set", *methods, "published RMSE"), tuple(lines), over_seeds(groups))
 
@@ -263,9 +268,11 @@ def _brief(groups: Sequence[Group], datasets: list[str]) -> Table:
         best = min(others, key=lambda group: float(np.mean(group.values("nrmse"))), default=None)
         named = entry("") if best is None else (*_error_and_band(best), Part(best.method))
         envi = _rmse(found[dataset, "EnVI"]) if (dataset, "EnVI") in found else entry("")
-        told = min(published(dataset), key=lambda each: each.rmse, default=None)
+        quoted = min(published(dataset), key=lambda each: each.rmse, default=None)
         ours = (_error_and_band(found.get((dataset, m))) for m in first)
-        lines.append((entry(dataset), *ours, named, envi, entry("" if told is None else f"{told.error} ({told.name})")))
+        lines.append(
+            (entry(dataset), *ours, named, envi, entry("" if quoted is None else f"{quoted.error} ({quoted.name})"))
+        )
     title = "Sixteen recordings: NRMSE of the free run (share of numbers in its 90% band)"
     columns = ("data set", *first, "best of the others", "EnVI: RMSE", "published RMSE")
     return Table(title, columns, tuple(lines), over_seeds(groups), brief=True)
@@ -300,15 +307,15 @@ def _table(dataset: str, groups: list[Group]) -> Table:
         "RMSE": _rmse,
         "NLPD": value("nlpd"),
         "CRPS / sd": value("crps"),
-        "in 90% band": value("coverage90", 2),
-        "CPU seconds a fit": value("cpu_seconds", 1),
-        "compiling, s": value("compile_seconds", 1),
+        "in 90% band": value("coverage90", digits=2),
+        "CPU seconds a fit": value("cpu_seconds", digits=1),
+        "compiling, s": value("compile_seconds", digits=1),
     }
-    told = published(dataset)
-    sources = dict.fromkeys(each.source for each in told)
+    quoted = published(dataset)
+    sources = dict.fromkeys(each.source for each in quoted)
     note = f"Published: {'; '.join(sources)}." if sources else ""
     shown = table(f"{dataset}: {SOURCES[dataset].description}", groups, columns, note)
-    theirs = (line(f"{each.name}, published", "", each.error, *[""] * 6) for each in told)
+    theirs = (line(f"{each.name}, published", "", each.error, *[""] * 6) for each in quoted)
     return shown._replace(rows=(*shown.rows, *theirs))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from gpssm import evaluation
 from gpssm.datasets import Series, load
 from gpssm.errors import InvalidInput
-from gpssm.experiments.base import Cell, Group, Task, by_dataset, choose, spell
+from gpssm.experiments.base import Cell, Group, Task, by, choose, spell
 from gpssm.experiments.drawing import Axes, forecast, panels
 from gpssm.experiments.estimates import Estimate, mean, means, spread, verdict
 from gpssm.experiments.online import learn, learn_once
@@ -56,6 +56,7 @@ _PAPER_SEEDS = 5
 
 
 def cells(fast: bool) -> list[Cell]:
+    """Every method on every recording."""
     if fast:
         return [_cell(m, d) for d, m in product(_FAST_DATASETS, _FAST_METHODS)]
     return [_cell(m, d) for d, m in product(DATASETS, (*METHODS, *ONLINE))]
@@ -67,6 +68,7 @@ def select(
     online: Annotated[bool, f"The methods that see every sample once: {', '.join(ONLINE)}."] = False,
     missing: Annotated[float, "Share of training outputs to delete at random."] = 0.0,
 ) -> list[Cell]:
+    """The cells that the options ask for."""
     if not 0 <= missing < 1:
         raise InvalidInput(f"missing: expected a share in [0, 1), got {missing!r}.")
     methods = choose("method", method, ONLINE if online else METHODS)
@@ -78,10 +80,12 @@ def _cell(method: str, dataset: str, missing: float | None = None) -> Cell:
 
 
 def configuration(task: Task) -> str:
+    """The settings of the method, as text."""
     return spell(build(task.method))
 
 
 def cost(task: Task) -> float:
+    """Seconds that a fit takes, roughly."""
     return 70.0 if task.method in registry.SYSTEMS else 15.0
 
 
@@ -95,18 +99,16 @@ def build(method: str, state_dim: int = STATE_DIM) -> Any:
 
 
 def run(task: Task) -> dict[str, Any]:
-    data = load(task.dataset)
-    score = fit(task.dataset, data, task.method, task.seed, task.varied or 0.0)
-    curves = {name: np.round(score[name], 6).tolist() for name in ("mean", "low", "high")}
-    return score | curves | {"truth": np.round(data.split(0.5)[1].outputs[:, 0], 6).tolist()}
+    """Learn from the first half of a recording, forecast the second and score that (`fit`)."""
+    return fit(task.dataset, load(task.dataset), task.method, task.seed, task.varied or 0.0)
 
 
 def fit(dataset: str, data: Series, method: str, seed: int, missing: float = 0.0) -> dict[str, Any]:
     """Learn from the first half of `data`, with a share of its outputs deleted at random, and score the second.
 
-    `nlpd`, `crps` and `coverage90` are those of the free run, and so are the curves of its first output: `mean`, and
-    the quantiles `low` and `high` that hold 90%. `widening` is the standard deviation of the forecast over the last
-    fifth of the free run, relative to its first step. `fit_seconds` is CPU time without compilation.
+    `nlpd`, `crps` and `coverage90` are those of the free run, and so are the curves of the first output: the `mean`,
+    the quantiles `low` and `high` that hold 90%, and the `truth`. `widening` is the standard deviation of the forecast
+    over the last fifth of the free run, relative to its first step. `fit_seconds` is CPU time without compilation.
     """
     train, test = data.split(0.5)
     holed = train._replace(outputs=_delete(train.outputs, missing, seed))
@@ -119,6 +121,7 @@ def fit(dataset: str, data: Series, method: str, seed: int, missing: float = 0.0
         blocks = evaluation.blocks(learned, test.outputs, test.inputs, length=BLOCK, seed=seed)
     found, in_blocks = evaluation.score(free, test.outputs), evaluation.score(blocks, test.outputs)
     low, high = np.quantile(free[:, :, 0], [0.05, 0.95], axis=0)
+    curves = {"mean": free[:, :, 0].mean(axis=0), "low": low, "high": high, "truth": test.outputs[:, 0]}
     deviation = free[:, :, 0].std(axis=0)
     return {
         "dataset": dataset,
@@ -134,9 +137,7 @@ def fit(dataset: str, data: Series, method: str, seed: int, missing: float = 0.0
         "widening": float(deviation[-len(deviation) // 5 :].mean() / deviation[0]),
         "fit_seconds": seconds,
         "compile_seconds": compile_seconds,
-        "mean": free[:, :, 0].mean(axis=0).tolist(),
-        "low": low.tolist(),
-        "high": high.tolist(),
+        **{name: np.round(curve, 6).tolist() for name, curve in curves.items()},
     }
 
 
@@ -170,7 +171,7 @@ def row(group: Group) -> dict[str, Any]:
 
 def section(groups: Sequence[Group]) -> Section:
     """As the paper prints it; then a table and a figure for every data set."""
-    own = by_dataset(groups)
+    own = by(groups, "dataset")
     brief = as_printed(
         "Five recorded systems: RMSE of the free run", groups, lambda g: g.cell.dataset, "free_run_rmse", _printed
     )
@@ -193,8 +194,8 @@ def _printed(group: Group) -> Estimate | None:
         return Estimate(PUBLISHED_ONLINE[group.method][place])
     if group.method not in PAPER:
         return None
-    told, deviation = PAPER[group.method][place]
-    return Estimate(told, deviation / np.sqrt(_PAPER_SEEDS))
+    quoted, deviation = PAPER[group.method][place]
+    return Estimate(quoted, deviation / np.sqrt(_PAPER_SEEDS))
 
 
 def _table(dataset: str, groups: list[Group]) -> Table:
@@ -207,8 +208,8 @@ def _table(dataset: str, groups: list[Group]) -> Table:
         "blocks of 50 RMSE": value("blocks50_rmse", error=True),
         "NLPD": value("nlpd"),
         "CRPS": value("crps"),
-        "in 90% band": value("coverage90", 2),
-        "seconds a fit": value("fit_seconds", 1),
+        "in 90% band": value("coverage90", digits=2),
+        "seconds a fit": value("fit_seconds", digits=1),
     }
     return table(dataset, groups, columns, "NLPD, CRPS and the band are those of the free run.")
 

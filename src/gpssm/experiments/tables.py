@@ -27,17 +27,16 @@ def number(group: Group, estimate: Estimate, digits: int = 3) -> Entry:
 
 
 def value(
-    values: str | Callable[[Group], list[float]],
+    *path: str | int,
     digits: int = 3,
     middle: Callable[[Sequence[float]], Estimate] = mean,
-    *,
     error: bool = False,
     scale: float = 1.0,
 ) -> Column:
     """A column with the mean (or another `middle`) of a number over seeds.
 
     Args:
-        values: the name of the number in the results, or what finds the numbers of a group.
+        path: the name of the number in the results, after those of what it is part of.
         digits: after the point.
         middle: the mean or the median.
         error: whether its standard error is shown, too.
@@ -45,8 +44,7 @@ def value(
     """
 
     def shown(group: Group) -> Entry:
-        found = group.values(values) if isinstance(values, str) else values(group)
-        estimate = middle([scale * each for each in found])
+        estimate = middle([scale * each for each in group.values(*path)])
         return number(group, estimate if error else estimate._replace(error=None), digits)
 
     return shown
@@ -99,7 +97,7 @@ def as_printed(
     groups: Sequence[Group],
     column: Callable[[Group], str],
     name: str,
-    told: Callable[[Group], Estimate | None],
+    quoted: Callable[[Group], Estimate | None],
     digits: int = 3,
 ) -> Table:
     """A table as the paper prints it: a row for every method, below it one of the printed numbers, if there are any.
@@ -109,7 +107,7 @@ def as_printed(
         groups: one for every entry.
         column: the heading that a group stands under.
         name: of the number in the results.
-        told: the printed number of a group.
+        quoted: the printed number of a group.
         digits: after the point.
     """
     columns = list(dict.fromkeys(map(column, groups)))
@@ -119,7 +117,7 @@ def as_printed(
         own = [found.get((method, each)) for each in columns]
         ours = (entry("") if group is None else number(group, mean(group.values(name)), digits) for group in own)
         rows.append((entry(method), *ours))
-        theirs = [None if group is None else told(group) for group in own]
+        theirs = [None if group is None else quoted(group) for group in own]
         if any(theirs):
             rows.append((entry(f"{method}, printed"), *(printed(each, digits) for each in theirs)))
     return Table(title, ("method", *columns), tuple(rows), over_seeds(groups), True)

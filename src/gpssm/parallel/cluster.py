@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from gpssm.errors import InvalidInput
+from gpssm.parallel import runtime
 from gpssm.parallel.pool import Event
 
 CLAIM = "gpssm-core"
@@ -74,8 +75,6 @@ def _settle() -> None:
     """Pin a worker, at its first job, to a core that no other worker of this machine has taken."""
     if _held or not hasattr(os, "sched_setaffinity"):
         return
-    from gpssm.parallel import runtime
-
     for core in sorted(os.sched_getaffinity(0)):
         claim = socket.socket(socket.AF_UNIX)
         try:

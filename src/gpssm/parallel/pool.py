@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal, NamedTuple
 
 from gpssm.errors import InvalidInput
+from gpssm.parallel import runtime
 
 # Programs that JAX has compiled are never given back; after so many jobs a new process begins without them.
 JOBS_PER_PROCESS = 40
@@ -33,8 +34,6 @@ class Event(NamedTuple):
 
 def cores() -> list[int | None]:
     """Cores that this process may use; None for each where processes cannot be pinned."""
-    from gpssm.parallel import runtime
-
     if hasattr(os, "sched_getaffinity"):
         return list(runtime.cores or sorted(os.sched_getaffinity(0)))
     return [None] * (os.cpu_count() or 1)
@@ -128,8 +127,6 @@ class _Worker:
 
 def _work(pipe: Connection, function: Callable[[Any], Any], core: int | None) -> None:
     """The life of a worker: job in, value out, until nobody asks any more."""
-    from gpssm.parallel import runtime
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal: the first one decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if core is not None:

@@ -30,6 +30,14 @@ def sweep(
         One row for every combination, in the order of the grid: its settings, the scores of the forecast
         (`gpssm.evaluation`), `seconds` with compilation, and `error`, which is None unless the fit has failed; then
         there are no scores. Ready for `pandas.DataFrame`.
+
+    >>> import gpssm
+    >>> data = gpssm.datasets.kink(length=60, process_noise=0.0025, obs_noise=0.008, seed=0)
+    >>> rows = gpssm.sweep(gpssm.ARX(order=1), {"order": [1, 50]}, data)
+    >>> [(row["order"], "rmse" in row) for row in rows]  # thirty samples are too few for an order of 50
+    [(1, True), (50, False)]
+    >>> rows[1]["error"].startswith("InvalidInput")
+    True
     """
     _check(method, grid, data)
     rows: list[dict[str, Any]] = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
