@@ -247,8 +247,7 @@ def status(directory: Directory, json_: AsJson = False) -> None:
     from gpssm.cli.output import print_json, print_line
     from gpssm.training.progress import duration
 
-    found = Store(directory).status()
-    _tell_of_damage(directory, found)
+    found = _look(Store(directory))
     if json_:
         print_json(asdict(found))
         return
@@ -263,9 +262,7 @@ def report(directory: Directory, json_: AsJson = False) -> None:
     from gpssm.reproduction.report import write
 
     store = Store(directory)
-    found = store.status()  # says what is wrong with the directory, if anything is
-    _tell_of_damage(directory, found)
-    _tell(found, write(store), json_)
+    _tell(_look(store), write(store), json_)
 
 
 @app.command()
@@ -296,11 +293,14 @@ def describe(found: Status) -> str:
     return ", ".join(parts)
 
 
-def _tell_of_damage(directory: Path, found: Status) -> None:
+def _look(store: Store) -> Status:
+    """How far it is; says what is wrong with the directory, if anything is."""
     from gpssm.cli.output import say
 
+    found = store.status()
     for name in found.damaged:
-        say(f"{directory / name} is not a result, or a damaged one; its fit counts as not done.")
+        say(f"{store.directory / name} is not a result, or a damaged one; its fit counts as not done.")
+    return found
 
 
 def _tell(found: Status, written: Path, as_json: bool) -> None:

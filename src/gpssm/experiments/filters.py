@@ -11,7 +11,7 @@ mean square over cells, as there.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
@@ -115,22 +115,17 @@ def cost(task: Task) -> float:
 def run(task: Task) -> dict[str, Any]:
     """Every filter on one recording."""
     found = kink_runs(float(task.dataset), task.seed) if task.method == "kink" else lorenz96_runs(task.seed)
-    return {"runs": [asdict(each) for each in found]}
+    return {"runs": found}
 
 
-@dataclass(frozen=True)
-class Run:
-    """One filter on one recording."""
+def score(system: str, obs_noise: float, name: str, seed: int, *numbers: float) -> dict[str, Any]:
+    """What is kept of the filter `name` on one recording.
 
-    system: str
-    obs_noise: float
-    filter: str
-    seed: int
-    rmse: float
-    log_likelihood: float
-    """Per sample."""
-    seconds: float
-    """Of CPU time for 1000 samples, compilation not counted."""
+    The `numbers` are the `rmse` of the state, the `log_likelihood` per sample, and the CPU `seconds` for 1000 samples,
+    compilation not counted.
+    """
+    keys = ("system", "obs_noise", "filter", "seed", "rmse", "log_likelihood", "seconds")
+    return dict(zip(keys, (system, obs_noise, name, seed, *numbers), strict=True))
 
 
 class KnownTransition(eqx.Module):
@@ -170,7 +165,7 @@ def true_model(obs_noise: float) -> Posterior:
     return Posterior(model, scaling, settings, (), History(), "known", np.zeros((NUM_MEMBERS, 1)))
 
 
-def kink_runs(obs_noise: float, seed: int) -> list[Run]:
+def kink_runs(obs_noise: float, seed: int) -> list[dict[str, Any]]:
     """Every filter with the true and with the learned f on the same recording."""
     process_noise = PROCESS_NOISE["sd"]
     method = kink_experiment.build("EnVI", obs_noise)
@@ -182,15 +177,13 @@ def kink_runs(obs_noise: float, seed: int) -> list[Run]:
             if update is not None:
                 model = replace(model, settings=FilterSettings(NUM_MEMBERS, ensemble.Options(update=update)))
             states, seconds = timed(partial(model.filter, test.outputs, filter=kind, seed=seed))
-            rmse = metrics.rmse(states.mean, test.states)
-            runs.append(
-                Run(system, obs_noise, name, seed, rmse, states.log_likelihood / LENGTH, 1e3 * seconds / LENGTH)
-            )
+            numbers = metrics.rmse(states.mean, test.states), states.log_likelihood / LENGTH, 1e3 * seconds / LENGTH
+            runs.append(score(system, obs_noise, name, seed, *numbers))
     return runs
 
 
 @double_precision
-def lorenz96_runs(seed: int, length: int = TWIN_LENGTH) -> list[Run]:
+def lorenz96_runs(seed: int, length: int = TWIN_LENGTH) -> list[dict[str, Any]]:
     """The twin experiment for every filter; `length` samples count, after a burn-in."""
     data = lorenz96(1 + BURN_IN + length, seed)
     assert data.states is not None
@@ -205,8 +198,8 @@ def lorenz96_runs(seed: int, length: int = TWIN_LENGTH) -> list[Run]:
     for name, filter_ in filters.items():
         (mean, scores), seconds = timed(filter_)
         errors = np.sqrt(np.mean((np.asarray(mean) - data.states[1:]) ** 2, axis=1))[BURN_IN:]
-        score = float(np.mean(np.asarray(scores)[BURN_IN:]))
-        runs.append(Run(LORENZ, OBS_NOISE, name, seed, float(errors.mean()), score, 1e3 * seconds / len(outputs)))
+        density = float(np.mean(np.asarray(scores)[BURN_IN:]))
+        runs.append(score(LORENZ, OBS_NOISE, name, seed, float(errors.mean()), density, 1e3 * seconds / len(outputs)))
     return runs
 
 
