@@ -32,7 +32,7 @@ from redis.exceptions import ConnectionError
 
 from gpssm.datasets import kink
 
-COMMAND = (sys.executable, "-m", "gpssm.cli.main", "stream", "--state-dim", "1", "--num-inducing", "15")
+COMMAND = (sys.executable, "-m", "gpssm", "stream", "--state-dim", "1", "--num-inducing", "15")
 EARLY, LATEST_EARLY = 0.1, 4.0
 """One kill in ten comes at most so many seconds after a start, whatever goes on then; the others amid the learning."""
 

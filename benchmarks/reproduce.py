@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-GPSSM = (sys.executable, "-m", "gpssm.cli.main", "reproduce", "all", "--fast", "--json")
+GPSSM = (sys.executable, "-m", "gpssm", "reproduce", "all", "--fast", "--json")
 
 
 def seconds(plan: list[str], directory: Path, *options: str) -> float:

@@ -91,7 +91,7 @@ def stream_here(
 
     For tests of what is read, printed and saved, to which a process of its own would only add the import of JAX.
     """
-    from gpssm.cli import stream
+    from gpssm.cli import learning
     from gpssm.cli.main import main
     from gpssm.methods import registry
 
@@ -106,7 +106,7 @@ def stream_here(
         command = with_method(["gpssm", "stream", *map(str, arguments)])
         capfd.readouterr()
         with file.open("rb") as stdin, monkeypatch.context() as patched, pytest.raises(SystemExit) as ended:
-            patched.setattr(stream, "STDIN", stdin.fileno())
+            patched.setattr(learning, "STDIN", stdin.fileno())
             patched.setattr(sys, "argv", command)
             main()
         return subprocess.CompletedProcess(command, ended.value.code, *capfd.readouterr())

@@ -15,7 +15,7 @@ import gpssm
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"COLUMNS": "200"}
     return subprocess.run(
-        [sys.executable, "-m", "gpssm.cli.main", *arguments],
+        [sys.executable, "-m", "gpssm", *arguments],
         capture_output=True, text=True, timeout=300, cwd=cwd, env=environment, check=False,
     )  # fmt: skip
 

@@ -519,7 +519,7 @@ class Terminal:
 
     def __init__(self, *arguments: object) -> None:
         self.screen, theirs = pty.openpty()
-        command = [sys.executable, "-m", "gpssm.cli.main", *map(str, arguments)]
+        command = [sys.executable, "-m", "gpssm", *map(str, arguments)]
         environment = os.environ | {"COLUMNS": "200", "TERM": "xterm"}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=environment)
         os.close(theirs)

@@ -13,14 +13,15 @@ import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import gpssm
-from gpssm.cli import output
 from gpssm.cli.main import main
 from gpssm.datasets import kink, to_csv
+from gpssm.methods.envi import EnVI
 from gpssm.plumbing.interruption import Interruption
 from gpssm.posteriors.history import Progress
 from gpssm.training import progress
@@ -70,7 +71,7 @@ COMMAND = f"""
 import hashlib, sys
 from gpssm.cli import datasets
 from gpssm.cli.main import main
-def run(as_json):
+def run(options):
     sys.stderr.write("busy\\n"); sys.stderr.flush()
     {BUSY}
 datasets.run = run
@@ -140,12 +141,14 @@ def test_who_listened_before_hears_it_too_and_has_its_place_back() -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors - 2 and threading.active_count() == threads
 
 
-def test_only_whole_fits_are_results_of_an_experiment() -> None:
-    """There, the first interrupt ends the command: what was learned so far would pass for a result."""
-    with pytest.raises(KeyboardInterrupt), output.whole_fits(), Interruption() as asked:
-        asked.something_to_keep = True
-        signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+def test_only_a_whole_fit_is_the_result_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt ends the command: what was learned so far would pass for a result."""
+    cut_short = SimpleNamespace(history=SimpleNamespace(interrupted=True))
+    monkeypatch.setattr(EnVI, "fit", lambda *_, **__: cut_short)
+    monkeypatch.setattr(sys, "argv", ["gpssm", "demo", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130 and not list(tmp_path.iterdir())
 
 
 def lost() -> None:
@@ -163,8 +166,6 @@ def test_an_interrupt_that_was_lost_is_noticed_all_the_same() -> None:
         assert asked.requested  # so that training stops after its first chunk
         with pytest.raises(KeyboardInterrupt):
             monitor.searching()(2, 7)
-    with pytest.raises(KeyboardInterrupt), output.whole_fits():
-        lost()
 
 
 @pytest.fixture
@@ -231,7 +232,7 @@ def test_commands_tell_how_they_go_on_unless_told_not_to(
         return run
 
     from gpssm import evaluation
-    from gpssm.methods.last_value import LastValue
+    from gpssm.methods.naive import LastValue
 
     monkeypatch.setattr(LastValue, "fit", slow(LastValue.fit))
     free_run = evaluation.free_run

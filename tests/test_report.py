@@ -270,7 +270,7 @@ def test_a_picture_that_is_broken_would_be_seen(made: Path, tmp_path: Path) -> N
 def test_real_experiments_from_the_command_to_the_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cheapest fits of two of them; `benchmarks/reproduce.py --paper` runs all."""
     monkeypatch.setenv("GPSSM_DATA", str(DATA))
-    command = [sys.executable, "-m", "gpssm.cli.main", "reproduce", "all", "--fast", "--json", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "gpssm", "reproduce", "all", "--fast", "--json", "--out", str(tmp_path)]
     command += ["--only", "car:KF,sysid:ARX,sysid:TrainingMean"]
     done = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout)
     assert done["failed"] == 0 and done["done"] == done["total"] > 2

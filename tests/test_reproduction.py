@@ -339,7 +339,7 @@ def test_only_a_run_that_is_alive_is_at_work(tmp_path: Path, said: dict[str, Any
 
 
 def test_status_of_a_directory_without_a_plan(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gpssm.cli.main", "reproduce", "status", str(tmp_path)]
+    command = [sys.executable, "-m", "gpssm", "reproduce", "status", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert result.returncode == 2 and "no plan here" in result.stderr
 

@@ -34,8 +34,8 @@ from gpssm.live.locks import Holder, locked
 from gpssm.live.records import LONGEST, BadRecord, Lines, Names, Sample, from_fields
 from gpssm.methods import registry
 from gpssm.methods.envi import EnVI
-from gpssm.methods.last_value import LastValue
-from gpssm.plumbing.serialization import write_atomically
+from gpssm.methods.naive import LastValue
+from gpssm.plumbing.atomic import write_atomically
 from gpssm.posteriors.history import History
 from gpssm.posteriors.posterior import Posterior
 
@@ -283,7 +283,7 @@ def test_no_depth_is_too_deep_to_be_shown() -> None:
 
 def test_the_memory_for_a_line_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it is; what is kept of it is too long to be taken for a line."""
-    from gpssm.cli import stream as command
+    from gpssm.cli import learning as command
     from gpssm.live.signals import Stop
 
     file = tmp_path / "text"

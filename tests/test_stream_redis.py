@@ -333,7 +333,7 @@ def test_a_stream_that_was_filled_again_is_refused(
     assert "checkpoint: it is at message 5-0, and 'sensors' " in result.stderr and "filled again" in result.stderr
     assert file.read_bytes() == before and redis.xinfo_groups("sensors") == [] and not redis.keys("gpssm:*")
     redis.delete("estimates")
-    learner = Learner(redis, tmp_path / "new", "--model", file)
+    learner = Learner(redis, tmp_path / "new", "--model", file, "--method", "LocalLevel")
     learner.wait(len(ids))
     code, said = learner.end()
     assert code == 0 and f"{len(ids)} sample(s) learned" in said[-1]

@@ -27,19 +27,33 @@ NDArray = np.ndarray
 
 @dataclass(frozen=True)
 class Scores:
-    """Of forecasts against the truth: `rmse` and `crps` in the unit of the outputs, `nlpd` in nats, per number."""
+    """Of forecasts against the truth, over all numbers observed; smaller is better but for the coverage."""
 
     rmse: float
+    """Root mean square error of the forecast mean, in the unit of the outputs."""
     nlpd: float
+    """Negative log predictive density in nats, per number."""
     crps: float
+    """Continuous ranked probability score, in the unit of the outputs."""
     coverage90: float
+    """Share of the numbers inside the central 90% band."""
 
     def as_dict(self) -> dict[str, float]:
+        """The scores by name."""
         return asdict(self)
 
 
 def score(samples: NDArray, truth: NDArray) -> Scores:
-    """All scores of sample paths (p, h, dy) against the outputs (h, dy) observed, NaN where one is missing."""
+    """All scores of sample paths.
+
+    Args:
+        samples: (p, h, dy) paths, as in `Forecast.samples`.
+        truth: (h, dy) outputs observed, NaN where one is missing.
+
+    >>> found = score(np.array([[[0.0], [2.0]], [[1.0], [3.0]], [[2.0], [4.0]]]), np.array([[1.0], [2.0]]))
+    >>> round(found.rmse, 3), round(found.crps, 3), found.coverage90
+    (0.707, 0.167, 1.0)
+    """
     return Scores(
         metrics.rmse(samples.mean(axis=0), truth),
         metrics.nlpd(samples, truth),
@@ -51,9 +65,18 @@ def score(samples: NDArray, truth: NDArray) -> Scores:
 def free_run(
     fitted: Fitted, length: int, inputs: Any = None, *, state: States | None = None, num_paths: int = 500, seed: int = 0
 ) -> NDArray:
-    """Paths (p, length, dy) of one forecast from `state`, or from the end of the training recording.
+    """One open-loop forecast.
 
-    `inputs` are (length, dc), if the model has any.
+    Args:
+        fitted: what a fit returned.
+        length: number of steps.
+        inputs: (length, dc), if the model has any.
+        state: result of `filter` before the first step; the end of the training recording by default.
+        num_paths: number of paths.
+        seed: of the draws.
+
+    Returns:
+        Paths (num_paths, length, dy), observation noise included.
     """
     return fitted.forecast(length, inputs, state=state, num_paths=num_paths, seed=seed).samples
 
@@ -68,7 +91,7 @@ def blocks(
     num_paths: int = 500,
     seed: int = 0,
 ) -> NDArray:
-    """Paths (p, T, dy): every block of `length` samples forecast from what was observed before it.
+    """Forecasts of every block of `length` samples from what was observed before it.
 
     Args:
         fitted: what a fit returned.
@@ -78,6 +101,9 @@ def blocks(
         state: result of `filter` before the first sample; the end of the training recording by default.
         num_paths: number of paths.
         seed: of the draws.
+
+    Returns:
+        Paths (num_paths, T, dy), observation noise included.
     """
     positive_int("length", length)
     y, c = series(outputs, inputs, fitted.output_dim, fitted.input_dim)

@@ -3,12 +3,6 @@
 `truth` is (h, dy), `samples` (p, h, dy) as in `Forecast.samples`; a vector is one column. A NaN in
 `truth` is a sample that nobody took: it is not scored. Scores are means over all numbers that are,
 smaller is better for `rmse`, `nlpd` and `crps`.
-
->>> truth, samples = [[1.0], [2.0]], [[[0.0], [2.0]], [[1.0], [3.0]], [[2.0], [4.0]]]
->>> rmse(np.mean(samples, axis=0), truth), coverage(samples, truth, 0.5), pit(samples, truth)[:, 0].tolist()
-(0.7071067811865476, 1.0, [0.5, 0.25])
->>> round(nlpd(samples, truth), 4), round(crps(samples, truth), 4)
-(1.1689, 0.1667)
 """
 
 from typing import Any
@@ -23,7 +17,11 @@ NDArray = np.ndarray
 
 
 def rmse(forecast_mean: Any, truth: Any) -> float:
-    """Root mean square error of `forecast_mean` (h, dy), over all channels together."""
+    """Root mean square error of `forecast_mean` (h, dy) for `truth` (h, dy), over all channels, in the outputs' unit.
+
+    >>> round(rmse([1.0, 3.0], [1.0, 2.0]), 4)
+    0.7071
+    """
     y = _truth(truth)
     mean = matrix("forecast_mean", forecast_mean)
     if mean.shape != y.shape:
@@ -35,7 +33,13 @@ def rmse(forecast_mean: Any, truth: Any) -> float:
 
 
 def nlpd(samples: Any, truth: Any) -> float:
-    """Negative log predictive density per number, of the Gaussian with the paths' mean and variance."""
+    """Negative log predictive density per number of `truth` (h, dy), in nats.
+
+    The density is the Gaussian with the mean and the variance of the paths `samples` (p, h, dy).
+
+    >>> round(nlpd([[0.0, 2.0], [1.0, 3.0], [2.0, 4.0]], [1.0, 2.0]), 4)
+    1.1689
+    """
     paths, y = _seen(samples, truth)
     var = paths.var(axis=0, ddof=1)
     if not (var > 0).all():
@@ -44,12 +48,15 @@ def nlpd(samples: Any, truth: Any) -> float:
 
 
 def crps(samples: Any, truth: Any) -> float:
-    """Continuous ranked probability score per number, in the unit of the outputs.
+    """Continuous ranked probability score of the paths `samples` (p, h, dy) per number of `truth` (h, dy).
 
         E|X - y| - E|X - X'| / 2
 
-    The fair form: the second expectation is over pairs of different paths, so that the score is
-    unbiased for the law the paths were drawn from, whatever their number. Cost O(p log p).
+    in the unit of the outputs. The fair form: the second expectation is over pairs of different paths, so that the
+    score is unbiased for the law the paths were drawn from, whatever their number. Cost O(p log p).
+
+    >>> round(crps([[0.0, 2.0], [1.0, 3.0], [2.0, 4.0]], [1.0, 2.0]), 4)
+    0.1667
     """
     paths, y = _seen(samples, truth)
     count = len(paths)
@@ -60,10 +67,13 @@ def crps(samples: Any, truth: Any) -> float:
 
 
 def coverage(samples: Any, truth: Any, level: float = 0.9) -> float:
-    """Share of numbers inside the central interval that should hold `level` of them.
+    """Share of the numbers of `truth` (h, dy) inside the central intervals that should hold `level` of them, in [0, 1].
 
-    Quantiles are placed at k / (p + 1), so that a correct forecast is covered as often as it says
-    with few paths, too.
+    The intervals are those of the paths `samples` (p, h, dy) at each time. Quantiles are placed at k / (p + 1), so
+    that a correct forecast is covered as often as it says with few paths, too.
+
+    >>> coverage([[0.0, 2.0], [1.0, 3.0], [2.0, 4.0]], [1.0, 5.0], level=0.5)
+    0.5
     """
     if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
         raise InvalidInput(f"level: expected a probability between 0 and 1, got {level!r}.")
@@ -73,10 +83,13 @@ def coverage(samples: Any, truth: Any, level: float = 0.9) -> float:
 
 
 def pit(samples: Any, truth: Any) -> Float[NDArray, "h dy"]:
-    """Probability integral transform: the share of the forecast below `truth`, NaN where that is.
+    """Probability integral transform (h, dy): the share of the paths `samples` (p, h, dy) below `truth` (h, dy).
 
     Uniform on (0, 1) if the forecast is right: `(number of paths below + 1/2) / (p + 1)`, a path
-    equal to the truth counting half.
+    equal to the truth counting half. NaN where `truth` is.
+
+    >>> pit([[0.0, 2.0], [1.0, 3.0], [2.0, 4.0]], [1.0, 2.0]).tolist()
+    [[0.5], [0.25]]
     """
     paths, y = _paths(samples, truth)
     below = np.sum(paths < y, axis=0) + 0.5 * np.sum(paths == y, axis=0)
@@ -84,9 +97,12 @@ def pit(samples: Any, truth: Any) -> Float[NDArray, "h dy"]:
 
 
 def autocorrelation(residuals: Any, lags: int) -> Float[NDArray, "k dy"]:
-    """Autocorrelation of every column of `residuals` (T, dy) at lags 0 to `lags`.
+    """Autocorrelation of every column of `residuals` (T, dy) at lags 0 to `lags`: (lags + 1, dy).
 
     Means over the pairs of which both are present: a gap shrinks nothing. NaN where there is none.
+
+    >>> autocorrelation([1.0, -1.0, 1.0, -1.0], lags=2)[:, 0].tolist()
+    [1.0, -1.0, 1.0]
     """
     positive_int("lags", lags, 0)
     values = matrix("residuals", residuals)
@@ -120,9 +136,8 @@ def _paths(samples: Any, truth: Any) -> tuple[NDArray, NDArray]:
     try:
         paths = np.asarray(samples, dtype=float)
     except (TypeError, ValueError) as error:
-        raise InvalidInput(
-            f"samples: expected numbers (paths, time, channels), got {type(samples).__name__}."
-        ) from error
+        kind = type(samples).__name__
+        raise InvalidInput(f"samples: expected numbers (paths, time, channels), got {kind}.") from error
     if paths.ndim == 2 and y.shape[1] == 1:
         paths = paths[:, :, None]
     if paths.ndim != 3 or paths.shape[1:] != y.shape or len(paths) < 2:

@@ -1,4 +1,6 @@
-"""Plots of a fitted model. Every function draws on `ax`, the current axes by default, and returns it.
+"""Plots of a fitted model. Every function draws on `ax`, the current axes by default, and returns it (matplotlib).
+
+All numbers are in the units of the data that the model was fitted to.
 
 >>> import gpssm
 >>> y = np.sin(0.3 * np.arange(100))[:, None]
@@ -45,11 +47,17 @@ def transition(
 
     Args:
         posterior: a fitted model or a stream, with one state and no inputs.
-        truth: the true f, where it is known, of an array (n,).
+        truth: the true f, where it is known: from an array (n,) to another.
         span: range of x; that of the inducing points by default, or two standard deviations of the data. A stream
             has no default.
         states: (T, 1) consecutive states to show as pairs.
         ax: where to draw.
+
+    >>> import gpssm
+    >>> ax = transition(gpssm.LastValue().fit([3.0, 5.0, 4.0]), truth=lambda x: x)
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('$x_{t-1}$', '$x_t$')
+    >>> plt.close()
     """
     if posterior.state_dim != 1 or posterior.input_dim != 0:
         raise ValueError("posterior: expected one state and no inputs; plot slices of `posterior.transition` instead.")
@@ -82,7 +90,20 @@ def transition(
 def forecast(
     paths: Forecast, *, past: NDArray | None = None, future: NDArray | None = None, channel: int = 0, ax: Any = None
 ) -> Any:
-    """A forecast of one output with its 50% and 90% bands, after `past` (T, dy), and `future` (h, dy) if observed."""
+    """A forecast of one output with its 50% and 90% bands, between what was observed before and since.
+
+    Args:
+        paths: what `forecast` of a model or a stream returned.
+        past: (T, dy) the outputs before it.
+        future: (h, dy) the outputs observed since, of as many steps as there are.
+        channel: index of the output, from 0.
+        ax: where to draw.
+
+    >>> ax = forecast(Forecast(np.random.default_rng(0).normal(size=(50, 7, 1)), np.zeros((50, 7, 1))))
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('steps ahead', 'output 0')
+    >>> plt.close()
+    """
     ax = plt.gca() if ax is None else ax
     h = np.arange(1, paths.samples.shape[1] + 1)
     for low, high, alpha, label in ((0.05, 0.95, 0.18, "90% band"), (0.25, 0.75, 0.3, "50% band")):
@@ -100,7 +121,19 @@ def forecast(
 
 
 def states(estimate: States, *, truth: NDArray | None = None, dimension: int = 0, ax: Any = None) -> Any:
-    """One filtered or smoothed state with its 95% band, and the `truth` (T, dx) where it is known."""
+    """One filtered or smoothed state with its 95% band.
+
+    Args:
+        estimate: what `filter` or `smooth` of a model returned, of T samples.
+        truth: (T, dx) the true states, where they are known.
+        dimension: index of the state, from 0.
+        ax: where to draw.
+
+    >>> ax = states(States(np.zeros((3, 1)), np.ones((3, 1, 1)), 0.0, np.zeros((9, 1))), truth=np.zeros((3, 1)))
+    >>> ax.get_ylabel()
+    'state 0'
+    >>> plt.close()
+    """
     ax = plt.gca() if ax is None else ax
     t = np.arange(1, len(estimate.mean) + 1)
     mean, band = estimate.mean[:, dimension], 1.96 * estimate.std[:, dimension]
@@ -114,7 +147,18 @@ def states(estimate: States, *, truth: NDArray | None = None, dimension: int = 0
 
 
 def residuals(standardised: NDArray, *, names: tuple[str, ...] = (), ax: Any = None) -> Any:
-    """Residuals (T, dy) in units of their predicted standard deviation: 19 of 20 belong between the lines."""
+    """Residuals in units of their predicted standard deviation: 19 of 20 belong between the lines.
+
+    Args:
+        standardised: (T, dy) observed minus predicted, over the predicted standard deviation; NaN where missing.
+        names: of the channels.
+        ax: where to draw.
+
+    >>> ax = residuals(np.array([[0.1], [-1.2], [0.7]]), names=("level",))
+    >>> ax.get_lines()[-1].get_label()
+    'level'
+    >>> plt.close()
+    """
     ax = plt.gca() if ax is None else ax
     t = np.arange(1, len(standardised) + 1)
     ax.axhspan(-2, 2, color=GREY, alpha=0.12, lw=0)
@@ -130,10 +174,15 @@ def autocorrelation(residuals: NDArray, *, lags: int | None = None, names: tuple
     """Autocorrelation of residuals (T, dy), with the band +-2/sqrt(T) that white noise stays in 19 times of 20.
 
     Args:
-        residuals: NaN where a sample is missing.
+        residuals: (T, dy), NaN where a sample is missing.
         lags: largest lag; 30 by default, or a quarter of T if that is less.
         names: of the channels.
         ax: where to draw.
+
+    >>> ax = autocorrelation(np.random.default_rng(0).normal(size=(40, 1)))
+    >>> len(ax.get_lines()[-1].get_xdata())
+    10
+    >>> plt.close()
     """
     ax = plt.gca() if ax is None else ax
     largest = max(1, min(30, len(residuals) // 4)) if lags is None else lags
@@ -154,12 +203,17 @@ def autocorrelation(residuals: NDArray, *, lags: int | None = None, names: tuple
 
 
 def calibration(pits: Mapping[str, NDArray], *, ax: Any = None) -> Any:
-    """How much the central bands hold against what they promise, one line for every kind of forecast.
+    """The share of numbers inside the central bands against the share promised, a line for every kind of forecast.
 
     Args:
-        pits: `metrics.pit` of forecasts, by what they are called. Around the first is the band that
+        pits: `metrics.pit` (h, dy) of forecasts, by what they are called. Around the first is the band that
             it stays in at a level 19 times of 20, if its numbers are independent and its bands hold.
         ax: where to draw.
+
+    >>> ax = calibration({"one step ahead": np.array([[0.1], [0.4], [0.7], [0.9]])})
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('share promised', 'share held')
+    >>> plt.close()
     """
     ax = plt.gca() if ax is None else ax
     level = np.linspace(0, 1, 101)
@@ -189,7 +243,15 @@ def _legend_of_several(ax: Any, values: NDArray) -> None:
 
 
 def inducing_inputs(posterior: Posterior, dimension: int = 0) -> NDArray:
-    """Inducing inputs (M, dx + dc) of one state dimension, in the user's units; none where f is a network."""
+    """Inducing inputs of one state dimension, in the user's units.
+
+    Args:
+        posterior: a fitted model.
+        dimension: index of the state that the GP predicts, from 0.
+
+    Returns:
+        (M, dx + dc), states before inputs; M = 0 where f is a network.
+    """
     if not posterior.model.num_inducing:
         return np.zeros((0, posterior.state_dim + posterior.input_lags * posterior.input_dim))
     z = np.asarray(posterior.model.transition.gp.inducing_inputs)[dimension]

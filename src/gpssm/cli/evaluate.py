@@ -1,31 +1,31 @@
 """`gpssm evaluate`: how well a model forecasts a recording that it has not seen."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
 from gpssm import evaluation, metrics
-from gpssm.cli.files import Columns, load_model, read_recording
-from gpssm.cli.output import print_json, table_console, tell_divergence, working
+from gpssm.cli.files import load_model, read_recording
+from gpssm.cli.options import EvaluateOptions
+from gpssm.cli.output import print_json, report_divergence, table_console, working
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
 from gpssm.posteriors.fitted import Fitted
 from gpssm.posteriors.states import States, first_not_finite
 
 
-def run(
-    model: Path, data: Path, history: Path | None, fresh: bool, block: int, columns: Columns, as_json: bool, quiet: bool
-) -> None:
-    """Read, forecast, score."""
-    if fresh and history is not None:
+def run(options: EvaluateOptions) -> None:
+    """Score forecasts of a recording against it, and print a table or JSON."""
+    data, history, block = options.data, options.history, options.block
+    columns = options.outputs, options.inputs
+    if options.fresh and history is not None:
         raise InvalidInput("fresh: given with a history; expected one of them, a new experiment has no past.")
-    fitted = load_model(model)
+    fitted = load_model(options.model)
     test = read_recording(data, fitted, columns)
     past = None if history is None else read_recording(history, fitted, columns)
-    if fresh:
+    if options.fresh:
         if len(test.outputs) <= block:
             raise InvalidInput(
                 f"block: {block} samples to start from, but {str(data)!r} has {len(test.outputs)}; expected fewer."
@@ -33,15 +33,15 @@ def run(
         past, test = test.rows(slice(None, block)), test.rows(slice(block, None))
     if np.isnan(test.outputs).all():
         raise InvalidInput(f"data: {str(data)!r} holds no number to score; expected at least one.")
-    with working("evaluating", quiet):
+    with working("evaluating", options.quiet):
         state = fitted.end if past is None else fitted.filter(past.outputs, past.inputs)
         result = _scores(fitted, test, state, block)
-    if as_json:
+    if options.as_json:
         print_json(result)
     else:
         _print(result, fitted.method)
     for name, step in (result["diverged"] or {}).items():
-        tell_divergence(f"in {name}, from sample {step} on,")
+        report_divergence(f"in {name}, from sample {step} on,")
 
 
 DIVERGED = {"rmse": math.inf, "nlpd": math.inf, "crps": math.inf, "coverage90": math.nan}
@@ -57,13 +57,15 @@ def _scores(fitted: Fitted, test: Series, state: States, block: int) -> dict[str
     # The first sample, from 1, at which there is no error: paths are infinite, or their squares are.
     first = {name: first_not_finite(np.square(found).sum(axis=0)) for name, found in paths.items()}
     diverged = {name: step for name, step in first.items() if step is not None}
-    scores = {name: evaluation.score(found, y).as_dict() for name, found in paths.items() if name not in diverged}
+    scores = {
+        name: DIVERGED if name in diverged else evaluation.score(found, y).as_dict() for name, found in paths.items()
+    }
     numbers = int(np.sum(~np.isnan(y)))
     mean = np.broadcast_to(fitted.scaling.output_shift, y.shape)
     return {
         "samples": len(y),
         "numbers": numbers,
-        **{name: scores.get(name, DIVERGED) for name in paths},
+        **scores,
         "one_step": {"log_likelihood": fitted.filter(y, c, state=state).log_likelihood / numbers},
         "training_mean": {"rmse": metrics.rmse(mean, y)},
         "diverged": diverged or None,

@@ -21,7 +21,7 @@ Columns = tuple[list[str] | None, list[str] | None]
 
 
 def load_saved(argument: str, path: Path) -> Any:
-    """Whatever `save` has written."""
+    """The object in a file that `save` has written; `argument` names the option in the error if it cannot be read."""
     try:
         return load(path)
     except InvalidFile as error:
@@ -34,7 +34,7 @@ def load_saved(argument: str, path: Path) -> Any:
 
 
 def load_model(path: Path) -> Fitted:
-    """What `gpssm fit` has written."""
+    """The fitted model in a file that `gpssm fit` has written; refuses anything else."""
     model = load_saved("model", path)
     if not isinstance(model, Fitted):
         raise InvalidInput(f"model: {str(path)!r} holds a {type(model).__name__}; expected a fitted model.")
@@ -61,20 +61,21 @@ def read_inputs(path: Path, model: Fitted, columns: Columns) -> NDArray:
         raise InvalidInput(str(error).replace("outputs:", "inputs:", 1)) from error
 
 
-def check_target(out: Path, *read: Path | None) -> None:
+def check_target(out: Path, *read: Path | None, argument: str = "out") -> None:
     """Refuse, before any work is done, a place that cannot be written to and a file that is read."""
     if not out.parent.is_dir():
-        raise InvalidInput(f"out: the directory {str(out.parent)!r} does not exist; create it first.")
+        raise InvalidInput(f"{argument}: the directory {str(out.parent)!r} does not exist; create it first.")
     if out.exists() and not out.is_file():
-        raise InvalidInput(f"out: {str(out)!r} is not a file; expected the name of one.")
+        raise InvalidInput(f"{argument}: {str(out)!r} is not a file; expected the name of one.")
     if any(path is not None and path.exists() and out.exists() and out.samefile(path) for path in read):
-        raise InvalidInput(f"out: {str(out)!r} is a file that is read; expected another one.")
+        raise InvalidInput(f"{argument}: {str(out)!r} is a file that is read; expected another one.")
     try:
         place = followed(out)
         with tempfile.NamedTemporaryFile(dir=place.parent, prefix=f".{place.name}.", suffix=".tmp"):
             pass
     except OSError as error:
-        raise InvalidInput(f"out: cannot write {str(out)!r} ({error.strerror}); choose another place.") from error
+        reason = f"cannot write {str(out)!r} ({error.strerror}); choose another place."
+        raise InvalidInput(f"{argument}: {reason}") from error
 
 
 def save_somewhere(model: Fitted, out: Path) -> tuple[Path, list[str]]:

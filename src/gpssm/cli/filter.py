@@ -1,23 +1,21 @@
 """`gpssm filter`: the hidden states of a recording."""
 
-from pathlib import Path
-
-from gpssm.cli.files import Columns, check_target, load_model, read_recording
+from gpssm.cli.files import check_target, load_model, read_recording
+from gpssm.cli.options import FilterOptions
 from gpssm.cli.output import print_columns, print_line, working
 from gpssm.errors import InvalidInput
 
 
-def run(
-    model: Path, data: Path, out: Path, smooth: bool, filter_: str | None, columns: Columns, as_json: bool, quiet: bool
-) -> None:
+def run(options: FilterOptions) -> None:
     """Read, filter, write a row for every sample."""
-    if smooth and filter_ is not None:
+    model, data, out, smooth = options.model, options.data, options.out, options.smooth
+    if smooth and options.filter is not None:
         raise InvalidInput("filter: later samples are used by the ensemble alone; leave out --filter or --smooth.")
     check_target(out, model, data)
     fitted = load_model(model)
-    chosen = fitted.check_filter(filter_)
-    recording = read_recording(data, fitted, columns)
-    with working("smoothing" if smooth else "filtering", quiet):
+    chosen = fitted.check_filter(options.filter)
+    recording = read_recording(data, fitted, (options.outputs, options.inputs))
+    with working("smoothing" if smooth else "filtering", options.quiet):
         if smooth:
             states = fitted.smooth(recording.outputs, recording.inputs)
         else:
@@ -32,6 +30,6 @@ def run(
         "smoothed": smooth,
         "log_likelihood": states.log_likelihood,
     }
-    print_columns(shown, out, about, as_json, "sample")
-    if not as_json:
+    print_columns(shown, out, about, options.as_json, "sample")
+    if not options.as_json:
         print_line(f"{len(states.mean)} samples, log-likelihood {states.log_likelihood:.6g}\nstates: {out}")

@@ -5,12 +5,11 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
 
 import typer
 
-from gpssm.cli.files import Columns, check_target, save_somewhere, split
+from gpssm.cli.files import check_target, save_somewhere, split
+from gpssm.cli.options import FitOptions
 from gpssm.cli.output import print_json, print_line, say
 from gpssm.datasets.csv_files import from_csv
 from gpssm.errors import InvalidInput
@@ -24,30 +23,17 @@ DEFAULTS = {"state_dim": 4, "num_inducing": 20}
 """Of the methods that have such choices."""
 
 
-class Choices(NamedTuple):
-    """What is fitted, and how often; None where the user has not said it."""
-
-    method: str
-    state_dim: int | None
-    num_inducing: int | None
-    likelihood: str | None
-    restarts: int | None
-    seed: int
-
-
-def run(
-    files: list[Path], columns: Columns, id_column: str | None, choices: Choices, out: Path, as_json: bool, quiet: bool
-) -> None:
-    """Read, fit, save, print."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # being told to end is an interrupt, too
-    fit = _fit_of(choices)
-    check_target(out, *files)
-    data = from_csv(files, *map(split, columns), id=id_column)
+def run(options: FitOptions) -> None:
+    """Fit a method to recordings, save the model, and print a summary or JSON."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a request to end is an interrupt, too
+    fit = _fit_of(options)
+    check_target(options.out, *options.data)
+    data = from_csv(options.data, split(options.outputs), split(options.inputs), id=options.id_column)
     started = time.perf_counter()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TrainingWarning)  # what they say is in the history
-            fitted = fit(data.outputs, data.inputs, seed=choices.seed, progress=not quiet)
+            fitted = fit(data.outputs, data.inputs, seed=options.seed, progress=not options.quiet)
     except Diverged as error:
         say(str(error))
         raise typer.Exit(1) from error
@@ -57,12 +43,12 @@ def run(
     seconds = time.perf_counter() - started
     fitted = fitted.named(data.output_names, data.input_names)
     try:
-        saved, failures = save_somewhere(fitted, out)
+        saved, failures = save_somewhere(fitted, options.out)
     except OSError as error:
         say(str(error))
         raise typer.Exit(1) from error
     history, summary = fitted.history, fitted.summary()
-    if as_json:
+    if options.as_json:
         print_json(
             {
                 "model": str(saved),
@@ -88,14 +74,14 @@ def run(
         raise typer.Exit(INTERRUPTED)
 
 
-def _fit_of(choices: Choices) -> Callable[..., Fitted]:
+def _fit_of(options: FitOptions) -> Callable[..., Fitted]:
     """The `fit` of the method that was chosen."""
-    said = {name: getattr(choices, name) for name in ("state_dim", "num_inducing", "likelihood")}
-    given = {name: value for name, value in said.items() if value is not None}
-    method = registry.build(choices.method, **registry.applicable(choices.method, **DEFAULTS) | given)
+    offered = {name: getattr(options, name) for name in ("state_dim", "num_inducing", "likelihood")}
+    given = {name: value for name, value in offered.items() if value is not None}
+    method = registry.build(options.method, **registry.applicable(options.method, **DEFAULTS) | given)
     fit: Callable[..., Fitted] = method.fit
     if isinstance(method, StateSpaceMethod):
-        return partial(fit, restarts=choices.restarts)
-    if choices.restarts is not None:
+        return partial(fit, restarts=options.restarts)
+    if options.restarts is not None:
         raise InvalidInput(f"restarts: {method.name} is fitted once, nothing in it is random; leave it out.")
     return fit

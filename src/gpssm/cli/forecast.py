@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from gpssm.cli.files import Columns, check_target, load_model, read_inputs, read_recording
+from gpssm.cli.options import ForecastOptions
 from gpssm.cli.output import print_columns, print_line, working
 from gpssm.errors import InvalidInput
 from gpssm.posteriors.fitted import Fitted
@@ -15,23 +16,22 @@ NDArray = np.ndarray
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 
 
-def run(
-    model: Path, history: Path | None, inputs: Path | None, horizon: int | None, num_paths: int, seed: int,
-    columns: Columns, out: Path | None, as_json: bool, quiet: bool,
-) -> None:  # fmt: skip
+def run(options: ForecastOptions) -> None:
     """Read, run on from the last sample, write a row for every step."""
+    history, out, seed = options.history, options.out, options.seed
     if out is not None:
-        check_target(out, model, history, inputs)
-    fitted = load_model(model)
+        check_target(out, options.model, history, options.inputs)
+    fitted = load_model(options.model)
+    columns = options.output_columns, options.input_columns
     past = None if history is None else read_recording(history, fitted, columns)
-    steps, ahead = _future(fitted, inputs, horizon, columns)
-    with working("forecasting", quiet):
+    steps, ahead = _future(fitted, options.inputs, options.horizon, columns)
+    with working("forecasting", options.quiet):
         state = None if past is None else fitted.filter(past.outputs, past.inputs, seed=seed)
-        paths = fitted.forecast(steps, ahead, state=state, num_paths=num_paths, seed=seed)
-    about: dict[str, object] = {"model": str(model), "horizon": steps, "paths": num_paths}
-    print_columns(_columns(paths, fitted.output_names), out, about, as_json, "step")
-    if out is not None and not as_json:
-        print_line(f"{steps} steps from {num_paths} paths\nforecast: {out}")
+        paths = fitted.forecast(steps, ahead, state=state, num_paths=options.paths, seed=seed)
+    about: dict[str, object] = {"model": str(options.model), "horizon": steps, "paths": options.paths}
+    print_columns(_columns(paths, fitted.output_names), out, about, options.as_json, "step")
+    if out is not None and not options.as_json:
+        print_line(f"{steps} steps from {options.paths} paths\nforecast: {out}")
 
 
 def _future(fitted: Fitted, inputs: Path | None, horizon: int | None, columns: Columns) -> tuple[int, NDArray | None]:

@@ -1,18 +1,16 @@
 """The `gpssm` command: parses, calls, prints. JAX is imported by the commands, not here."""
 
+import importlib
+import inspect
 import sys
-from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from gpssm import __version__
-from gpssm.cli.options import AsJson, Quiet
+from gpssm.cli.options import COMMANDS
 from gpssm.cli.reproduce import app as reproduce
 from gpssm.errors import InvalidInput
-from gpssm.filters import FILTERS
-from gpssm.methods.registry import METHODS, ONLINE
-from gpssm.models import LIKELIHOODS
 from gpssm.parallel import runtime
 from gpssm.plumbing.interruption import INTERRUPTED, listening
 
@@ -73,223 +71,17 @@ def _options(
     runtime.prepare()
 
 
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Directory for the picture and the model.", file_okay=False)] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Seed of the simulation and the fit.")] = 0,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """Simulate an unknown system, learn it from 600 noisy numbers, and draw what was found."""
-    from gpssm.cli.demo import run
+def _add(options: type[Any]) -> None:
+    """The command whose arguments are the fields of `options`: `run` of its file, imported when it is called."""
+    name = options.__name__.removesuffix("Options").lower()
 
-    run(out, seed, json_, quiet)
+    def call(**given: Any) -> None:
+        importlib.import_module(f"gpssm.cli.{name}").run(options(**given))
 
-
-Model = Annotated[Path, typer.Argument(help="A model that `gpssm fit` has saved.", show_default=False)]
-OUTPUTS, INPUTS = (f"Columns of the {what}; those of the model by default." for what in ("outputs", "inputs"))
-OutputColumns = Annotated[list[str] | None, typer.Option("--outputs", metavar="COLUMNS", help=OUTPUTS)]
-InputColumns = Annotated[list[str] | None, typer.Option("--inputs", metavar="COLUMNS", help=INPUTS)]
+    call.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]
+    call.__annotations__ = options.__annotations__
+    app.command(name, help=inspect.getdoc(options))(call)
 
 
-@app.command()
-def fit(
-    data: Annotated[list[Path], typer.Argument(help="CSV files, each its own recording.", show_default=False)],
-    outputs: Annotated[
-        list[str],
-        typer.Option(metavar="COLUMNS", help="Names or numbers (from 0) of columns, with commas between them."),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where to save the model.")],
-    inputs: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMNS", help="Columns of control inputs, likewise.")
-    ] = None,
-    id_: Annotated[
-        str | None, typer.Option("--id", metavar="COLUMN", help="Column that tells recordings in one file apart.")
-    ] = None,
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "EnVI",
-    state_dim: Annotated[
-        int | None, typer.Option(min=1, help="Dimension of the state, of methods that have one; 4 by default.")
-    ] = None,
-    num_inducing: Annotated[
-        int | None, typer.Option(min=1, help="Inducing points of every state, where f is a GP; 20 by default.")
-    ] = None,
-    likelihood: Annotated[
-        str | None, typer.Option(help=f"Of the outputs, one of {', '.join(LIKELIHOODS)}; the first by default.")
-    ] = None,
-    restarts: Annotated[
-        int | None,
-        typer.Option(min=1, help="Starts of which the best is kept; 3 by default where states are hidden."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """Learn a model from your recordings. Ctrl-C stops early and keeps the best model so far."""
-    from gpssm.cli.fit import Choices, run
-
-    choices = Choices(method, state_dim, num_inducing, likelihood, restarts, seed)
-    run(data, (outputs, inputs), id_, choices, out, json_, quiet)
-
-
-@app.command("filter")
-def filter_(
-    model: Model,
-    data: Annotated[Path, typer.Argument(help="CSV file with a recording.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", "-o", help="CSV file for the states.")],
-    smooth: Annotated[bool, typer.Option("--smooth", help="Use later samples, too.")] = False,
-    filter_: Annotated[
-        str | None, typer.Option("--filter", help=f"One of {', '.join(FILTERS)}; the first by default.")
-    ] = None,
-    outputs: OutputColumns = None,
-    inputs: InputColumns = None,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """The hidden state at every sample of a recording, with its standard deviation."""
-    from gpssm.cli.filter import run
-
-    run(model, data, out, smooth, filter_, (outputs, inputs), json_, quiet)
-
-
-@app.command()
-def forecast(
-    model: Model,
-    history: Annotated[
-        Path | None, typer.Option(help="CSV file to forecast from the end of; that of the training data by default.")
-    ] = None,
-    inputs: Annotated[
-        Path | None, typer.Option(help="CSV file with the future inputs, one row a step, if the model has inputs.")
-    ] = None,
-    horizon: Annotated[
-        int | None, typer.Option(min=1, help="Number of steps; every row of the future inputs by default.")
-    ] = None,
-    paths: Annotated[int, typer.Option(min=2, help="Number of sample paths.")] = 500,
-    seed: Annotated[int, typer.Option(help="Seed of the paths.")] = 0,
-    output_columns: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help=OUTPUTS)] = None,
-    input_columns: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help=INPUTS)] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="CSV file for the forecast; printed by default.")
-    ] = None,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """The outputs to come: mean, standard deviation and quantiles of every step."""
-    from gpssm.cli.forecast import run
-
-    run(model, history, inputs, horizon, paths, seed, (output_columns, input_columns), out, json_, quiet)
-
-
-@app.command()
-def evaluate(
-    model: Model,
-    data: Annotated[Path, typer.Argument(help="CSV file that the model has not seen.", show_default=False)],
-    history: Annotated[
-        Path | None, typer.Option(help="CSV file that the test continues; the training data by default.")
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="The test is a new experiment: its first block is seen, not scored.")
-    ] = False,
-    block: Annotated[int, typer.Option(min=1, help="Samples in a block that is forecast at once.")] = 50,
-    outputs: OutputColumns = None,
-    inputs: InputColumns = None,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """How well a model forecasts a recording that it has not seen."""
-    from gpssm.cli.evaluate import run
-
-    run(model, data, history, fresh, block, (outputs, inputs), json_, quiet)
-
-
-@app.command()
-def plot(
-    model: Model,
-    data: Annotated[
-        Path | None, typer.Option(help="CSV file that continues the training data; the end of that by default.")
-    ] = None,
-    outputs: OutputColumns = None,
-    inputs: InputColumns = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Picture; next to the model by default.", show_default=False)
-    ] = None,
-    json_: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """One picture: states, forecast, residuals of one-step predictions, and whether the bands hold."""
-    from gpssm.cli.plot import run
-
-    run(model, data, (outputs, inputs), out, json_, quiet)
-
-
-@app.command()
-def stream(
-    model: Annotated[
-        Path | None, typer.Option(help="A model or stream to start from; with a checkpoint only its names are used.")
-    ] = None,
-    method: Annotated[
-        str | None, typer.Option(help=f"Online method: {', '.join(ONLINE)}. [default: OEnVI, or that of the file]")
-    ] = None,
-    state_dim: Annotated[int, typer.Option(min=1, help="States of a new model: outputs and their past.")] = 4,
-    num_inducing: Annotated[int, typer.Option(min=1, help="Inducing points of every state of a new model.")] = 40,
-    input_lags: Annotated[int, typer.Option(min=1, help="How many of the last inputs act on a new model.")] = 1,
-    outputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMNS",
-            help="Columns (names, or numbers from 0), keys or fields of the outputs; those of the model, or y.",
-        ),
-    ] = None,
-    inputs: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="Those of the inputs, likewise.")] = None,
-    forecast: Annotated[
-        int | None, typer.Option(min=1, help="Also forecast so many steps; inputs stay what they were last.")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="File to save the stream in, and to go on from if it exists.")
-    ] = None,
-    every: Annotated[int, typer.Option(min=1, help="Samples between two checkpoints.")] = 100,
-    seed: Annotated[int, typer.Option(help="Seed of a new stream.")] = 0,
-    redis: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Read a Redis Stream instead of standard input. An address with a password is better put into the "
-            "environment variable GPSSM_REDIS_URL, which is used if only --in and --out are given.",
-        ),
-    ] = None,
-    source: Annotated[str | None, typer.Option("--in", help="Redis Stream of the samples.")] = None,
-    target: Annotated[str | None, typer.Option("--out", help="Redis Stream for the estimates.")] = None,
-    group: Annotated[str, typer.Option(help="Consumer group, of one process at a time.")] = "gpssm",
-    consumer: Annotated[str, typer.Option(help="Name in the group, the same at every start.")] = "gpssm",
-) -> None:
-    """Learn while samples come in, as CSV or JSON lines; print an estimate of each as a JSON line.
-
-    With --redis, --in and --out each message is learned from once, also if the process is killed: it is acknowledged
-    only when it is in the checkpoint. SIGTERM, Ctrl-C and the end of the input save a last checkpoint. One process at a
-    time uses a checkpoint, and a group. A line or message that cannot be used is reported and skipped.
-    """
-    from gpssm.live.signals import Stop
-
-    with Stop() as stop:  # before the seconds that it takes to import JAX
-        from gpssm.cli.stream import Choices, RedisChoices, run
-
-        run(
-            Choices(
-                model, method, state_dim, num_inducing, input_lags, seed, outputs, inputs, forecast, checkpoint, every
-            ),
-            RedisChoices(redis, source, target, group, consumer),
-            stop,
-        )
-
-
-@app.command()
-def datasets(json_: AsJson = False) -> None:
-    """List the published recordings that can be loaded, and which of them are on this machine."""
-    from gpssm.cli.datasets import run
-
-    run(json_)
-
-
-if __name__ == "__main__":
-    from gpssm.__main__ import main as start
-
-    start()
+for _command in COMMANDS:
+    _add(_command)

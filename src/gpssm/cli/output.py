@@ -1,22 +1,20 @@
-"""What commands print, and what they take."""
+"""What commands print and draw."""
 
-import csv
 import io
 import json
-import math
-import signal
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
+from gpssm.datasets.csv_files import csv_text, to_csv
 from gpssm.plumbing.atomic import write_atomically
+from gpssm.posteriors.states import first_not_finite
+from gpssm.reproduction.store import plain
 from gpssm.training.progress import StatusLines
 
 NDArray = np.ndarray
@@ -31,7 +29,7 @@ def save_figure(figure: Any, path: Path, dpi: int) -> None:
 
 def print_json(value: object) -> None:
     """One JSON object on standard output, in which null is a missing number and "inf" and "-inf" are infinite ones."""
-    sys.stdout.write(json.dumps(_in_json(value), allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(plain(value, infinite=str), allow_nan=False) + "\n")
 
 
 def print_line(text: str) -> None:
@@ -40,8 +38,8 @@ def print_line(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """A line on standard error."""
-    # Whoever reads it may be gone, as in `gpssm stream 2>&1 | head`; then there is nobody to tell.
+    """Write `text` as one line on standard error, as a message of gpssm."""
+    # Whoever reads it may be gone, as in `gpssm stream 2>&1 | head`; then nobody misses it.
     with suppress(OSError):
         sys.stderr.write(f"gpssm: {text}\n")
         sys.stderr.flush()
@@ -52,31 +50,24 @@ def print_columns(
 ) -> None:
     """Columns as a CSV file at `out`, or on standard output; as JSON `about` them, with those that are in no file.
 
-    None of the numbers is expected to be missing: the first `row` where one is not finite is told.
+    None of the numbers is expected to be missing: the first `row` where one is not finite is reported.
     """
-    from gpssm.posteriors.states import first_not_finite
-
     diverged = first_not_finite(np.column_stack(list(columns.values())))
     if out is not None:
-        from gpssm.datasets.csv_files import to_csv
-
         to_csv(out, columns)
     if as_json:
         shown: dict[str, object] = {"columns": {name: column.tolist() for name, column in columns.items()}}
         print_json(about | {"diverged": diverged} | (shown if out is None else {"out": str(out)}))
     elif out is None:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(columns)
-        cells = ([None if math.isnan(v) else v for v in column.tolist()] for column in columns.values())
-        writer.writerows(zip(*cells, strict=True))
+        sys.stdout.write(csv_text(columns))
     # Here, where a reader that has gone away is still noticed as one.
     sys.stdout.flush()
     if diverged is not None:
-        tell_divergence(f"from {row} {diverged} on")
+        report_divergence(f"from {row} {diverged} on")
 
 
-def tell_divergence(where: str) -> None:
-    """Say that a model has left the numbers that there are."""
+def report_divergence(where: str) -> None:
+    """Say on standard error where numbers that a model has computed are not finite."""
     say(f"diverged: {where} numbers are infinite or undefined, the model is unstable; use those before, or refit.")
 
 
@@ -90,38 +81,8 @@ def table_console(width: int) -> Console:
 def working(text: str, quiet: bool) -> Iterator[None]:
     """Say what is going on: on a terminal all the time, elsewhere by a line now and then; not if `quiet`.
 
-    Numbers that overflow are told when they are printed, not where they arise.
+    Numbers that overflow are reported when they are printed, not where they arise.
     """
     shown = Console(stderr=True).status(text) if sys.stderr.isatty() else StatusLines(text)
     with np.errstate(over="ignore", invalid="ignore"), nullcontext() if quiet else shown:
         yield
-
-
-@contextmanager
-def whole_fits() -> Iterator[None]:
-    """Ctrl-C ends the command: here the best model so far of a fit that was cut short is no result."""
-    asked = False
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
-        raise KeyboardInterrupt
-
-    with ExitStack() as stack:
-        if threading.current_thread() is threading.main_thread():
-            # Any handler but the default one is left alone by a fit.
-            stack.callback(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, interrupt))
-        yield
-        if asked:  # what was raised may have been lost (`Interruption`)
-            raise KeyboardInterrupt
-
-
-def _in_json(value: Any) -> Any:
-    """JSON has no infinity and no NaN."""
-    if isinstance(value, dict):
-        return {key: _in_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_in_json(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value

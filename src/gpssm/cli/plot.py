@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.backend_bases import FigureCanvasBase
 
 from gpssm import metrics, plots
-from gpssm.cli.files import Columns, check_target, load_model, read_recording
+from gpssm.cli.files import check_target, load_model, read_recording
+from gpssm.cli.options import PlotOptions
 from gpssm.cli.output import print_json, print_line, save_figure, working
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
@@ -23,39 +24,40 @@ MAX_OUTPUTS, MAX_STATES = 4, 4
 
 
 class View(NamedTuple):
-    """What is drawn."""
+    """What is drawn: T samples filtered, and h steps forecast after the `past`."""
 
     title: str
     forecast_title: str
     states: States
     paths: Forecast
     past: NDArray
+    """Outputs (n, dy) before the forecast."""
     future: NDArray
+    """Outputs (h, dy) that were observed since."""
+    observed: tuple[str, ...]
+    """Names of the outputs of which there is a number."""
     residuals: NDArray
-    """One step ahead, (T, dy), over their predicted standard deviation."""
+    """Of these, one step ahead (T, observed), over their predicted standard deviation."""
 
 
-def run(model: Path, data: Path | None, columns: Columns, out: Path | None, as_json: bool, quiet: bool) -> None:
-    """Read, filter, forecast, draw."""
+def run(options: PlotOptions) -> None:
+    """Draw the states, forecast and residuals of a recording, with one picture as the result."""
     plt.switch_backend("Agg")
-    picture = model.with_suffix(".png") if out is None else out
-    _check_format(picture)
-    check_target(picture, model, data)
-    fitted = load_model(model)
-    with working("drawing", quiet):
-        test = None if data is None else read_recording(data, fitted, columns)
-        view = _view(fitted, test, "" if data is None else _literal(data.name))
-        _draw(fitted, view, picture)
-    if as_json:
-        print_json({"picture": str(picture), "training_samples": data is None, **_numbers(view)})
-    else:
-        print_line(f"picture: {picture}")
-
-
-def _check_format(picture: Path) -> None:
+    data = options.data
+    picture = options.out or options.model.with_suffix(".png")
     kinds = FigureCanvasBase.filetypes
     if picture.suffix.removeprefix(".").lower() not in kinds:
         raise InvalidInput(f"out: {str(picture)!r} ends in {picture.suffix!r}; expected one of {', '.join(kinds)}.")
+    check_target(picture, options.model, data)
+    fitted = load_model(options.model)
+    with working("drawing", options.quiet):
+        test = None if data is None else read_recording(data, fitted, (options.outputs, options.inputs))
+        view = _view(fitted, test, "" if data is None else _literal(data.name))
+        _draw(fitted, view, picture)
+    if options.as_json:
+        print_json({"picture": str(picture), "training_samples": data is None, **_numbers(view)})
+    else:
+        print_line(f"picture: {picture}")
 
 
 def _view(fitted: Fitted, test: Series | None, name: str) -> View:
@@ -76,10 +78,15 @@ def _view(fitted: Fitted, test: Series | None, name: str) -> View:
     if np.isnan(y).all() or np.isnan(future.outputs).all():
         raise InvalidInput("data: holds no number to compare with; expected at least one.")
     mean, sd = fitted.one_step(y, c, state=before)
+    residuals = (y - mean) / sd
+    seen = ~np.isnan(residuals).all(axis=0)
+    observed = tuple(_literal(fitted.output_names[i]) for i in np.flatnonzero(seen))
     horizon = len(future.outputs)
     shown = past.outputs[-min(len(past.outputs), max(20, horizon // 3)) :]
     states, paths = fitted.filter(y, c, state=before), fitted.forecast(horizon, future.inputs, state=now)
-    return View(f"{fitted.method} {title}", forecast_title, states, paths, shown, future.outputs, (y - mean) / sd)
+    return View(
+        f"{fitted.method} {title}", forecast_title, states, paths, shown, future.outputs, observed, residuals[:, seen]
+    )
 
 
 def _draw(fitted: Fitted, view: View, picture: Path) -> None:
@@ -99,7 +106,7 @@ def _draw(fitted: Fitted, view: View, picture: Path) -> None:
             ax = figure.add_subplot(grid[row, :] if alone else grid[row, 3 * half : 3 * half + 3])
             plots.states(view.states, dimension=i, ax=ax)
             _finish(ax, "States, filtered", f"$x_{{{i + 1}}}$", first=i == 0, last=row == len(heights) - 2)
-        _draw_diagnostics(view, names, [figure.add_subplot(grid[-1, j : j + 2]) for j in (0, 2, 4)])
+        _draw_diagnostics(view, [figure.add_subplot(grid[-1, j : j + 2]) for j in (0, 2, 4)])
         counts = (("output", fitted.output_dim, num_outputs), ("state", fitted.state_dim, num_states))
         left_out = [f"{total - shown} more {what}(s) not shown" for what, total, shown in counts if total > shown]
         figure.suptitle(", ".join([view.title, *left_out]), fontsize=12)
@@ -107,13 +114,11 @@ def _draw(fitted: Fitted, view: View, picture: Path) -> None:
         plt.close(figure)
 
 
-def _draw_diagnostics(view: View, names: tuple[str, ...], axes: list[Any]) -> None:
-    seen = ~np.isnan(view.residuals).all(axis=0)
-    residuals, labels = view.residuals[:, seen], tuple(name for name, s in zip(names, seen, strict=True) if s)
-    plots.residuals(residuals, names=labels, ax=axes[0]).set_title("Residuals one step ahead")
-    plots.autocorrelation(residuals, names=labels, ax=axes[1]).set_title("Their autocorrelation")
+def _draw_diagnostics(view: View, axes: list[Any]) -> None:
+    plots.residuals(view.residuals, names=view.observed, ax=axes[0]).set_title("Residuals one step ahead")
+    plots.autocorrelation(view.residuals, names=view.observed, ax=axes[1]).set_title("Their autocorrelation")
     pits = {
-        "one step ahead": np.vectorize(NormalDist().cdf)(residuals),
+        "one step ahead": np.vectorize(NormalDist().cdf)(view.residuals),
         "free run": metrics.pit(view.paths.samples, view.future),
     }
     plots.calibration(pits, ax=axes[2]).set_title("What the bands promise and hold")
@@ -132,18 +137,17 @@ def _finish(ax: Any, title: str, ylabel: str, *, first: bool, last: bool) -> Non
 
 
 def _literal(text: str) -> str:
-    """A user's words may hold a dollar sign, which would begin a formula."""
+    """A user's words may hold a dollar sign, which would start a formula."""
     return text.replace("$", r"\$")
 
 
 def _numbers(view: View) -> dict[str, object]:
     """What the picture shows, in a few numbers."""
-    residuals = view.residuals[:, ~np.isnan(view.residuals).all(axis=0)]
-    inside = np.abs(residuals[~np.isnan(residuals)]) <= NormalDist().inv_cdf(0.95)
+    inside = np.abs(view.residuals[~np.isnan(view.residuals)]) <= NormalDist().inv_cdf(0.95)
     return {
         "samples": len(view.residuals),
         "horizon": len(view.future),
         "one_step_coverage90": float(np.mean(inside)),
         "free_run_coverage90": metrics.coverage(view.paths.samples, view.future, 0.9),
-        "lag1_autocorrelation": metrics.autocorrelation(residuals, 1)[1].tolist(),
+        "lag1_autocorrelation": metrics.autocorrelation(view.residuals, 1)[1].tolist(),
     }

@@ -21,6 +21,7 @@ import numpy as np
 
 from gpssm.datasets.series import Series, SeriesList
 from gpssm.errors import InvalidInput
+from gpssm.plumbing.atomic import write_atomically
 from gpssm.plumbing.validation import shown
 
 NDArray = np.ndarray
@@ -38,6 +39,8 @@ _DIGITS = 9  # of the index of a column; Python refuses to read thousands of the
 
 
 class Table(NamedTuple):
+    """The cells of a file, all rows of one width."""
+
     file: str
     names: list[str]
     header: list[str]  # cells of the first row, if it holds the names
@@ -68,9 +71,22 @@ def from_csv(
         outputs: a column, by name or by index from 0, or a list of them. Empty cells and `MISSING` become NaN.
         inputs: likewise, for the control inputs; none by default.
         id: a column whose value tells several recordings in one file apart. Their rows may be interleaved.
+
+    Returns:
+        A `Series` with outputs (T, dy) and inputs (T, dc) or None; a `SeriesList` of several recordings.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     to_csv(f"{directory}/log.csv", {"valve": np.array([0.1, 0.2]), "level": np.array([1.5, np.nan])})
+    ...     data = from_csv(f"{directory}/log.csv", outputs="level", inputs=["valve"])
+    >>> data.outputs.tolist(), data.inputs.tolist(), data.output_names
+    ([[1.5], [nan]], [[0.1], [0.2]], ('level',))
     """
     many = isinstance(path, (list, tuple))
-    tables = [_read(item) for item in _paths(path)]
+    paths = path if isinstance(path, (list, tuple)) else [path]
+    if not paths or not all(isinstance(item, (str, os.PathLike)) for item in paths):
+        raise InvalidInput(f"path: expected a file or a list of files, got {path!r}.")
+    tables = [_read(item) for item in paths]
     first = tables[0]
     for table in tables:
         if table.names != first.names:
@@ -104,36 +120,35 @@ def from_csv(
 
 
 def columns(path: PathType) -> list[str]:
-    """The names of a file's columns; "0", "1", ... if it has none."""
+    """The names of a file's columns; "0", "1", ... if it has none.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     to_csv(f"{directory}/log.csv", {"valve": np.zeros(3), "level": np.ones(3)})
+    ...     columns(f"{directory}/log.csv")
+    ['valve', 'level']
+    """
     return _read(path).names
 
 
 def to_csv(path: PathType, columns: Mapping[str, NDArray]) -> None:
-    """Write vectors of one length as the columns of a file: a row of names, then full precision, NaN as an empty cell.
+    r"""Write vectors (T,) as the columns of a file: a row of names, then full precision, NaN as an empty cell.
 
     The file is whole or absent, whatever happens meanwhile.
-    """
-    from gpssm.plumbing.serialization import write_atomically
 
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     to_csv(f"{directory}/log.csv", {"t": np.arange(2), "level": np.array([1.5, np.nan])})
+    ...     Path(f"{directory}/log.csv").read_text()
+    't,level\n0,1.5\n1,\n'
+    """
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"path: the directory {str(target.parent)!r} does not exist; create it first.")
     shapes = {name: np.shape(column) for name, column in columns.items()}
     if len(set(shapes.values())) != 1 or any(len(shape) != 1 for shape in shapes.values()):
         raise InvalidInput(f"columns: shapes {shapes}; expected vectors of one length.")
-    cells = [[None if value != value else value for value in np.asarray(c).tolist()] for c in columns.values()]
-    body = io.StringIO()
-    writer = csv.writer(body, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*cells, strict=True))
-    write_atomically(target, body.getvalue().encode())
-
-
-def _paths(path: Any) -> list[PathType]:
-    items = list(path) if isinstance(path, (list, tuple)) else [path]
-    if not items or not all(isinstance(item, (str, os.PathLike)) for item in items):
-        raise InvalidInput(f"path: expected a file or a list of files, got {path!r}.")
-    return items
+    write_atomically(target, csv_text(columns).encode())
 
 
 def _text(path: PathType) -> str:
@@ -181,16 +196,13 @@ def _read(path: PathType) -> Table:
                 f"path: {file!r} line {number} has {len(row)} cell(s), line {numbers[0]} has {width}; "
                 "expected the same number in every row."
             )
-    decimal_comma = separator != ","
-    header = [cell.strip() for cell in rows[0]]
-    if all(number_in(cell, decimal_comma) is not None for cell in header):
-        return Table(file, [str(j) for j in range(width)], [], rows, numbers, decimal_comma)
-    names = [cell or str(j) for j, cell in enumerate(header)]
-    return Table(file, names, header, rows[1:], numbers[1:], decimal_comma)
+    empty = without_rows(file, rows[0], separator)
+    first = 1 if empty.header else 0
+    return empty._replace(rows=rows[first:], lines=numbers[first:])
 
 
 def separator_of(sample: list[str]) -> str:
-    """The first that cuts every line into the same number of cells, or else one that is in the first line."""
+    """The separator that cuts every line of `sample` into the same number of cells, or else one in the first line."""
     for separator in _SEPARATORS:
         try:
             widths = {len(row) for row in csv.reader(sample, delimiter=separator, skipinitialspace=True)}
@@ -202,6 +214,7 @@ def separator_of(sample: list[str]) -> str:
 
 
 def find_all(argument: str, wanted: Any, table: Table) -> list[int]:
+    """Indices of the columns that `wanted`, a name, an index or several of them, selects; `argument` is for errors."""
     single = isinstance(wanted, (str, int, np.integer))
     if not single and not isinstance(wanted, (Sequence, np.ndarray)):
         raise InvalidInput(f"{argument}: expected a column or a list of columns, got {wanted!r}.")
@@ -209,20 +222,20 @@ def find_all(argument: str, wanted: Any, table: Table) -> list[int]:
 
 
 def _find(argument: str, wanted: Any, table: Table) -> int:
-    """Index of the column that `wanted` names; a number is an index unless there is a column of that name."""
+    """Index of a column by its name or index; a number in a text is an index unless a column has it for its name."""
     if isinstance(wanted, bool) or not isinstance(wanted, (str, int, np.integer)):
         raise InvalidInput(f"{argument}: expected the name of a column or its index, got {wanted!r}.")
-    if not isinstance(wanted, str) and not 0 <= wanted < len(table.names):
-        raise InvalidInput(f"{argument}: no column {shown(wanted)} in {table.file!r}; it has {_listing(table.names)}.")
-    name = str(wanted).strip()
-    found = [j for j, other in enumerate(table.names) if other == name and isinstance(wanted, str)]
-    if len(found) > 1:
-        raise InvalidInput(
-            f"{argument}: {table.file!r} has {len(found)} columns {name!r}, {_listing(found)}; give the index instead."
-        )
-    if found:
-        return found[0]
-    index = int(name) if name.isdecimal() and len(name) <= _DIGITS else -1
+    if isinstance(wanted, str):
+        name = wanted.strip()
+        found = [j for j, other in enumerate(table.names) if other == name]
+        if len(found) > 1:
+            several = f"{len(found)} columns {name!r}, {_listing(found)}"
+            raise InvalidInput(f"{argument}: {table.file!r} has {several}; give the index instead.")
+        if found:
+            return found[0]
+        index = int(name) if name.isdecimal() and len(name) <= _DIGITS else -1
+    else:
+        index = int(wanted)
     if not 0 <= index < len(table.names):
         raise InvalidInput(f"{argument}: no column {shown(wanted)} in {table.file!r}; it has {_listing(table.names)}.")
     # Asked for by index, a column with a number for its name is the first sample of a file without names.
@@ -236,6 +249,7 @@ def _find(argument: str, wanted: Any, table: Table) -> int:
 
 
 def check_used_once(table: Table, outputs: list[int], inputs: list[int], ids: list[int]) -> None:
+    """Refuse a column, by its index, that is used twice."""
     seen: dict[int, str] = {}
     for argument, used in (("outputs", outputs), ("inputs", inputs), ("id", ids)):
         for j in used:
@@ -276,6 +290,25 @@ def _numbers(table: Table, used: list[int]) -> NDArray:
                 )
         result[:, k] = values
     return result
+
+
+def without_rows(file: str, first: list[str], separator: str) -> Table:
+    """A table whose `first` row holds names if any cell of it is text, and is not counted among its rows otherwise."""
+    decimal_comma = separator != ","
+    header = [cell.strip() for cell in first]
+    if all(number_in(cell, decimal_comma) is not None for cell in header):
+        return Table(file, [str(j) for j in range(len(header))], [], [], [], decimal_comma)
+    return Table(file, [cell or str(j) for j, cell in enumerate(header)], header, [], [], decimal_comma)
+
+
+def csv_text(columns: Mapping[str, NDArray]) -> str:
+    """What `to_csv` writes: a row of names, then full precision, NaN as an empty cell."""
+    cells = [[None if value != value else value for value in np.asarray(c).tolist()] for c in columns.values()]
+    body = io.StringIO()
+    writer = csv.writer(body, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*cells, strict=True))
+    return body.getvalue()
 
 
 def number_in(cell: str, decimal_comma: bool) -> float | None:

@@ -9,8 +9,12 @@ from gpssm.plumbing.validation import positive_int
 NDArray = np.ndarray
 
 
-def kink_function(x: NDArray | float) -> NDArray:
-    """`f(x) = 0.8 + (x + 0.2) (1 - 5 / (1 + exp(-2x)))`."""
+def kink_function(x: NDArray | float | list[float]) -> NDArray:
+    """`f(x) = 0.8 + (x + 0.2) (1 - 5 / (1 + exp(-2x)))`, for every number of `x`, in its shape.
+
+    >>> kink_function([-1.0, 0.0, 1.0]).round(3).tolist()
+    [0.477, 0.5, -3.285]
+    """
     x = np.asarray(x, dtype=float)
     return np.asarray(0.8 + (x + 0.2) * (1.0 - 5.0 / (1.0 + np.exp(-2.0 * x))))
 
@@ -23,6 +27,13 @@ def kink(length: int = 600, process_noise: float = 0.05, obs_noise: float = 0.08
         process_noise: variance of v. The paper's text says 0.05; its code uses 0.05 squared.
         obs_noise: variance of e.
         seed: of the simulation.
+
+    Returns:
+        The recording (length, 1) with its states.
+
+    >>> data = kink(length=50)
+    >>> data.outputs.shape, data.inputs, data.states.shape
+    ((50, 1), None, (50, 1))
     """
     positive_int("length", length)
     for name, value in (("process_noise", process_noise), ("obs_noise", obs_noise)):

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpssm.datasets.series import Series
-from gpssm.plumbing.validation import positive_int
+from gpssm.datasets.series import Series, simulate
 
 DIM, FORCING, STEP, OBS_NOISE = 40, 8.0, 0.05, 1.0
 _SPIN_UP = 1000  # steps from near the unstable equilibrium onto the attractor
@@ -23,7 +22,11 @@ def _tendency(x: Any) -> Any:
 
 
 def lorenz96_function(x: Any, step: float = STEP) -> Any:
-    """The state `step` time units after `x` (..., cells), by one step of Runge and Kutta; of NumPy or JAX arrays."""
+    """The state `step` time units after `x` (..., cells), by one step of Runge and Kutta; of NumPy or JAX arrays.
+
+    >>> lorenz96_function(np.array([8.0, 8.0, 8.01, 8.0])).round(4).tolist()  # 8 everywhere would stay
+    [7.9969, 8.0041, 8.01, 7.9985]
+    """
     k1 = _tendency(x)
     k2 = _tendency(x + step / 2 * k1)
     k3 = _tendency(x + step / 2 * k2)
@@ -32,13 +35,20 @@ def lorenz96_function(x: Any, step: float = STEP) -> Any:
 
 
 def lorenz96(length: int = 1000, seed: int = 0) -> Series:
-    """Simulate `length` steps on the attractor, `y_t = x_t + e_t` with e ~ N(0, I)."""
-    positive_int("length", length)
+    """Simulate `length` steps on the attractor, `y_t = x_t + e_t` with e ~ N(0, I).
+
+    Args:
+        length: number of samples, `STEP` time units apart.
+        seed: of the initial state and of e.
+
+    Returns:
+        The recording (length, 40) with its states.
+
+    >>> lorenz96(length=20).outputs.shape
+    (20, 40)
+    """
     rng = np.random.default_rng(seed)
     x = FORCING + rng.normal(size=DIM)
-    states = np.empty((length, DIM))
-    for t in range(-_SPIN_UP, length):
+    for _ in range(_SPIN_UP):
         x = lorenz96_function(x)
-        if t >= 0:
-            states[t] = x
-    return Series(states + np.sqrt(OBS_NOISE) * rng.normal(size=states.shape), None, states)
+    return simulate(lorenz96_function, x, length, np.eye(DIM), OBS_NOISE, rng).series

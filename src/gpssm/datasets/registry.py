@@ -22,7 +22,7 @@ VARIABLE = "GPSSM_DATA"
 
 
 class Unseen(NamedTuple):
-    """A part to test on. Its first `run_in` samples find the state it starts from, and are not scored."""
+    """A part to test on. Its first `run_in` samples are for finding its initial state, and are not scored."""
 
     name: str
     series: Series
@@ -31,7 +31,12 @@ class Unseen(NamedTuple):
 
 
 class Benchmark(NamedTuple):
-    """A recording cut as its published comparisons cut it."""
+    """A recording cut as its published comparisons cut it: one part to learn from, and one or more to test on.
+
+    >>> train, rest = Series(np.zeros((10, 1)), None, None).split(0.6)
+    >>> len(Benchmark("zeros", train, (Unseen("test", rest, run_in=0),)).test.series.outputs)
+    4
+    """
 
     name: str
     train: Series
@@ -44,16 +49,37 @@ class Benchmark(NamedTuple):
 
 
 def load(name: str) -> Series:
-    """A published recording by name, as `gpssm datasets` lists them; where there are two, the one to learn from.
+    """A published recording; where there are two, the one to learn from.
 
     Read from the directory that the environment variable GPSSM_DATA names; without it, downloaded once and cached.
+
+    Args:
+        name: as `gpssm datasets` lists them, a key of `SOURCES`.
+
+    Returns:
+        Outputs (T, dy) and inputs (T, dc) as published, in physical units, with the names of the channels.
+
+    >>> load("gas_oven")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    gpssm.errors.InvalidInput: name: there is no data set 'gas_oven'; expected one of actuator, ballbeam, ...
     """
     source = _source(name)
     return _read(source, source.originals[0])
 
 
 def benchmark(name: str) -> Benchmark:
-    """The same recording, as the part to learn from and the parts to test on."""
+    """A published recording, as the part to learn from and the parts to test on.
+
+    Args:
+        name: as `gpssm datasets` lists them, a key of `SOURCES`.
+
+    Returns:
+        The parts as published comparisons cut them: `train`, and `tests`, of which `test` is the first.
+
+    >>> data = benchmark("gas_furnace")  # doctest: +SKIP
+    >>> len(data.train.outputs), len(data.test.series.outputs), data.test.run_in  # doctest: +SKIP
+    (148, 148, 0)
+    """
     source = _source(name)
     recordings = [_read(source, original) for original in source.originals]
     train = recordings[source.learn.original].rows(slice(source.learn.start, source.learn.stop))
@@ -65,9 +91,15 @@ def benchmark(name: str) -> Benchmark:
 
 
 def where(name: str) -> Path | None:
-    """The file that `load(name)` would read without a download, if all files of the data set are here and intact."""
-    found = [_here(original) for original in _source(name).originals]
-    return None if None in found else found[0]
+    """The file that `load(name)` would read without a download; None unless all files of the data set are here, intact.
+
+    >>> path = where("gas_furnace")
+    >>> path is None or path.is_file()
+    True
+    """
+    found = [(original, _file(original)) for original in _source(name).originals]
+    intact = all(path is not None and _is_published(original, path.read_bytes()) for original, path in found)
+    return found[0][1] if intact else None
 
 
 def _read(source: Source, original: Original) -> Series:
@@ -81,18 +113,6 @@ def _read(source: Source, original: Original) -> Series:
         )
     table, width = _columns(original, path.suffix.lower(), data), len(source.input_names)
     return Series(table[:, width:], table[:, :width], None, source.output_names, source.input_names)
-
-
-def _here(original: Original) -> Path | None:
-    """The file with a recording that is on this machine, if it is intact."""
-    directory = _own_directory()
-    if directory is None:
-        pooch = _pooch()
-        candidates = [] if pooch is None else [Path(pooch.os_cache("gpssm")) / original.file]
-    else:
-        candidates = _own_candidates(original, directory)
-    path = next((path for path in candidates if path.is_file()), None)
-    return path if path is not None and _is_published(original, path.read_bytes()) else None
 
 
 def _source(name: str) -> Source:
@@ -114,20 +134,27 @@ def _own_directory() -> Path | None:
     return Path(value).expanduser() if value else None
 
 
-def _own_candidates(original: Original, directory: Path) -> list[Path]:
-    return [directory / f"{original.copy}.csv", directory / original.file]
-
-
 def _own_file(original: Original, directory: Path) -> Path:
-    candidates = _own_candidates(original, directory)
-    for path in candidates:
-        if path.is_file():
-            return path
-    expected = " or ".join(dict.fromkeys(path.name for path in candidates))
-    place = f"no {expected} in {str(directory)!r}" if directory.is_dir() else f"no directory {str(directory)!r}"
+    if path := _file(original):
+        return path
+    names = " or ".join(dict.fromkeys((f"{original.copy}.csv", original.file)))
+    place = f"no {names} in {str(directory)!r}" if directory.is_dir() else f"no directory {str(directory)!r}"
     raise FileNotFoundError(
         f"{VARIABLE}: there is {place}; get {original.file} from {original.url}, or unset {VARIABLE} to download it."
     )
+
+
+def _file(original: Original) -> Path | None:
+    """The file on this machine with a recording: in the user's own directory, the csv copy first, or in the cache."""
+    if (directory := _own_directory()) is not None:
+        candidates = [directory / f"{original.copy}.csv", directory / original.file]
+    else:
+        candidates = [_cache(pooch) / original.file] if (pooch := _pooch()) else []
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _cache(pooch: ModuleType) -> Path:
+    return Path(pooch.os_cache("gpssm"))
 
 
 def _pooch() -> ModuleType | None:
@@ -145,11 +172,10 @@ def _download(source: Source, original: Original) -> Path:
         raise InvalidInput(
             f"name: downloading {source.name!r} needs pooch; run pip install 'gpssm[data]', or {by_hand}."
         )
-    cache = Path(pooch.os_cache("gpssm"))
-    path = cache / original.file
+    cache, cached = _cache(pooch), _file(original)
     # Removed first, so that a damaged file does not stay behind when there is no network either.
-    if path.is_file() and not _is_published(original, path.read_bytes()):
-        path.unlink(missing_ok=True)
+    if cached is not None and not _is_published(original, cached.read_bytes()):
+        cached.unlink(missing_ok=True)
     try:
         return Path(pooch.retrieve(original.url, known_hash=original.sha256, fname=original.file, path=cache))
     except OSError as error:  # every failure of the network is one
@@ -158,8 +184,7 @@ def _download(source: Source, original: Original) -> Path:
         ) from error
     except ValueError as error:  # pooch has removed what it had fetched
         raise InvalidInput(
-            f"name: what came from {original.url} differs from the published data (checksum) and was removed; "
-            "try again."
+            f"name: the file from {original.url} differs from the published data (checksum) and was removed; try again."
         ) from error
 
 
@@ -170,7 +195,7 @@ def _reason(error: OSError) -> str:
 
 
 def _columns(original: Original, suffix: str, data: bytes) -> NDArray:
-    """Inputs and outputs side by side (T, dc + dy)."""
+    """Inputs and outputs (T, dc + dy) of a file with the content `data`."""
     if _digest(data) == original.csv_sha256:
         return np.loadtxt(io.BytesIO(data), delimiter=",", skiprows=1)
     if suffix == ".mat":

@@ -1,5 +1,6 @@
 """Recordings: what every data set returns, ready for `fit(data.outputs, data.inputs)`."""
 
+from collections.abc import Callable, Sequence
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -7,13 +8,19 @@ import numpy as np
 from gpssm.errors import InvalidInput
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Gaps, shape
+from gpssm.plumbing.validation import positive_int
 
 NDArray = np.ndarray
 
 
 @saved
 class Series(NamedTuple):
-    """Outputs (T, dy), inputs (T, dc) or None, and the true states (T, dx) where they are known."""
+    """One recording: outputs (T, dy), inputs (T, dc) or None, and the true states (T, dx) where they are known.
+
+    >>> data = Series(np.zeros((10, 2)), np.ones((10, 1)), None).numbered()
+    >>> data.output_names, data.input_names
+    (('y1', 'y2'), ('u1',))
+    """
 
     outputs: Annotated[Gaps[NDArray], shape("t dy", or_empty=True)]
     inputs: Annotated[NDArray | None, shape("t dc")]
@@ -22,7 +29,12 @@ class Series(NamedTuple):
     input_names: Annotated[tuple[str, ...], shape("dc", or_empty=True)] = ()
 
     def split(self, fraction: float) -> "tuple[Series, Series]":
-        """The first `int(fraction * T)` rows to learn from, and the rest to test on."""
+        """The first `int(fraction * T)` rows to learn from, and the rest to test on.
+
+        >>> train, test = Series(np.zeros((10, 2)), None, None).split(0.7)
+        >>> len(train.outputs), len(test.outputs)
+        (7, 3)
+        """
         if not isinstance(fraction, (int, float)) or not 0 < fraction < 1:
             raise InvalidInput(f"fraction: expected a number between 0 and 1, both excluded, got {fraction!r}.")
         length = len(self.outputs)
@@ -33,11 +45,10 @@ class Series(NamedTuple):
             )
         return self.rows(slice(None, cut)), self.rows(slice(cut, None))
 
-    def named(self, output_names: tuple[str, ...], input_names: tuple[str, ...]) -> "Series":
-        """The same recording with names for its channels."""
-        for argument, names, count in (
-            ("output_names", output_names, self.outputs.shape[1]),
-            ("input_names", input_names, 0 if self.inputs is None else self.inputs.shape[1]),
+    def named(self, output_names: Sequence[str], input_names: Sequence[str]) -> "Series":
+        """The same recording with names for its channels: dy of outputs, dc of inputs."""
+        for argument, names, count in zip(
+            ("output_names", "input_names"), (output_names, input_names), self._widths(), strict=True
         ):
             if len(names) != count:
                 raise InvalidInput(f"{argument}: got {len(names)} name(s); expected {count}.")
@@ -45,14 +56,14 @@ class Series(NamedTuple):
 
     def numbered(self) -> "Series":
         """The same recording with the names y1, y2, ... and u1, u2, ..."""
-        width = 0 if self.inputs is None else self.inputs.shape[1]
-        return self._replace(
-            output_names=tuple(f"y{i + 1}" for i in range(self.outputs.shape[1])),
-            input_names=tuple(f"u{i + 1}" for i in range(width)),
-        )
+        dy, dc = self._widths()
+        return self.named([f"y{i + 1}" for i in range(dy)], [f"u{i + 1}" for i in range(dc)])
+
+    def _widths(self) -> tuple[int, int]:
+        return self.outputs.shape[1], 0 if self.inputs is None else self.inputs.shape[1]
 
     def rows(self, rows: slice) -> "Series":
-        """Some of the samples."""
+        """The samples that a slice selects, with the same names."""
         return self._replace(
             outputs=self.outputs[rows],
             inputs=None if self.inputs is None else self.inputs[rows],
@@ -61,10 +72,33 @@ class Series(NamedTuple):
 
 
 class SeriesList(NamedTuple):
-    """Several recordings of one system: lists of outputs (T_i, dy) and inputs (T_i, dc), and what tells them apart."""
+    """Several recordings of one system: lists of outputs (T_i, dy) and inputs (T_i, dc), and the id of each."""
 
     outputs: list[NDArray]
     inputs: list[NDArray] | None
     ids: tuple[str, ...]
     output_names: tuple[str, ...] = ()
     input_names: tuple[str, ...] = ()
+
+
+class Simulated(NamedTuple):
+    """A simulated recording, and the matrix C (dy, dx) through which its states are seen."""
+
+    series: Series
+    emission: NDArray
+
+
+def simulate(
+    step: Callable[[NDArray], NDArray],
+    state: NDArray,
+    length: int,
+    emission: NDArray,
+    obs_noise: float,
+    rng: np.random.Generator,
+) -> Simulated:
+    """`length` samples of `x_t = step(x_{t-1})`, `y_t = C x_t + e_t` from `state` (dx,); `obs_noise` is a variance."""
+    states = np.empty((positive_int("length", length), len(state)))
+    for t in range(length):
+        state = states[t] = step(state)
+    outputs = states @ emission.T + np.sqrt(obs_noise) * rng.normal(size=(length, len(emission)))
+    return Simulated(Series(outputs, None, states), emission)

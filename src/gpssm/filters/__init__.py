@@ -7,9 +7,15 @@ standardised `outputs` (T, dy), NaN where one is missing, and `inputs` (T, dc). 
 a file and one line here.
 """
 
+from gpssm.plumbing.lazy import exports
+
 # Where a filter is; nothing is imported before it is used.
 FILTERS = {
     "ensemble": "gpssm.filters.ensemble",
     "particle": "gpssm.filters.particle",
     "extended": "gpssm.filters.extended",
 }
+
+__getattr__, __dir__ = exports(
+    __name__, {name: f"{__name__}.{name}" for name in ("ensemble", "extended", "kalman", "particle")}
+)

@@ -1,7 +1,6 @@
-"""The address of a Redis server, which may hold a password: nothing that is said shows it."""
+"""The address of a Redis server, which may hold a password: no message shows it."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import NamedTuple
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from gpssm.errors import InvalidInput
@@ -18,10 +17,9 @@ _OPTIONS = (
 
 
 class Address:
-    """A checked address."""
+    """The address of a Redis server, checked: one that would be read otherwise than it was meant is refused."""
 
     def __init__(self, url: str) -> None:
-        """Refuses what would be read otherwise than it was meant."""
         try:
             parts = urlsplit(url)
             options = parse_qs(parts.query)
@@ -31,7 +29,13 @@ class Address:
             raise InvalidInput(f"redis: the address does not begin with redis://, rediss:// or unix://; {_EXAMPLE}.")
         if parts.fragment or "@" in parts.path + parts.query:
             raise _bad("has a / ? # or @ in the password or after it")
-        self._check_place(parts.scheme, parts, options)
+        try:
+            parts.port  # noqa: B018 (reads it)
+        except ValueError:
+            raise _bad("has a port that is not a number") from None
+        database = options.get("db", [""])[0] or (parts.path.strip("/") if parts.scheme != "unix" else "")
+        if database and not (database.isascii() and database.isdecimal()):
+            raise InvalidInput(f"redis: the address has no number of a database after its host; {_EXAMPLE}.")
         for name in options:
             if name not in _OPTIONS:
                 raise InvalidInput(
@@ -45,20 +49,21 @@ class Address:
         return "<Address>"
 
     def sentence(self, error: Exception) -> str:
-        """What the library says, on one line and without the password."""
+        """What the library's `error` says, on one line and without the password."""
         text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         for secret in sorted(self._hidden, key=len, reverse=True):
             text = text.replace(secret, "***")
         return text
 
-    def _check_place(self, scheme: str, parts: Any, options: Mapping[str, list[str]]) -> None:
-        try:
-            parts.port  # noqa: B018 (reads it)
-        except ValueError:
-            raise _bad("has a port that is not a number") from None
-        database = options.get("db", [""])[0] or (parts.path.strip("/") if scheme != "unix" else "")
-        if database and not (database.isascii() and database.isdecimal()):
-            raise InvalidInput(f"redis: the address has no number of a database after its host; {_EXAMPLE}.")
+
+class Route(NamedTuple):
+    """Where messages come from and estimates go to."""
+
+    address: Address
+    source: str
+    target: str
+    group: str
+    consumer: str
 
 
 def _bad(what: str) -> InvalidInput:

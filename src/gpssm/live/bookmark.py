@@ -11,7 +11,7 @@ _COUNTERS = 1 << 64  # of one millisecond
 
 
 class Bookmark(NamedTuple):
-    """The last message, kept in `Stream.position`."""
+    """The last message that a stream has learned from; as text it is kept in `Stream.position`."""
 
     place: Id
     passed: int | None = None
@@ -21,6 +21,7 @@ class Bookmark(NamedTuple):
 
     @classmethod
     def read(cls, position: str) -> "Bookmark":
+        """The bookmark that `str` has written; of an earlier version, that is the id alone."""
         try:
             place, passed, digest, *_ = *position.split(" "), "?", ""
             return cls(number(place), None if passed == "?" else int(passed), digest)
@@ -45,11 +46,12 @@ def number(message_id: str | bytes) -> Id:
 
 
 def name(place: Id) -> str:
+    """An id as Redis writes it, `milliseconds-counter`."""
     return f"{place[0]}-{place[1]}"
 
 
 def before(place: Id) -> Id:
-    """The id just before."""
+    """The largest id that is smaller; the first id is its own."""
     milliseconds, counter = place
     return (milliseconds, counter - 1) if counter else (milliseconds - 1, _COUNTERS - 1) if milliseconds else (0, 0)
 

@@ -8,7 +8,7 @@ from gpssm.online.stream import Stream
 
 
 class Checkpoint:
-    """Saves a stream every so many records; a failure is said once, and tried again."""
+    """Saves a stream every so many records; a failure is reported once, and saving tried again."""
 
     def __init__(self, path: Path | None, every: int, say: Callable[[str], None]) -> None:
         """Without a path nothing is ever saved."""

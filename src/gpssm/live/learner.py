@@ -24,8 +24,8 @@ class Learner:
     def __init__(self, stream: Stream, horizon: int | None, say: Callable[[str], None]) -> None:
         self.stream = stream
         self.learned = self.skipped = self.doubted = 0
+        self.say = say
         self._horizon = horizon
-        self._say = say
 
     def line(self, read: Callable[[], Sample | None], kind: str, place: int | str) -> str | None:
         """What is known after the record that `read` reads, which is the line or message (`kind`) at `place`.
@@ -40,7 +40,7 @@ class Learner:
             estimate = self._learn(sample)
         except BadRecord as error:
             self.skipped += 1
-            self._say(f"{where} skipped: {error}")
+            self.say(f"{where} skipped: {error}")
             return None
         self.learned += 1
         record = {
@@ -53,7 +53,7 @@ class Learner:
         if estimate.refused:
             self.doubted += 1
             record["refused"] = estimate.refused
-            self._say(f"{where}: {estimate.refused}")
+            self.say(f"{where}: {estimate.refused}")
         if self._horizon is not None:
             record["forecast"] = self._forecast(self._horizon, sample.inputs)
         return json.dumps(record, allow_nan=False)
@@ -63,7 +63,7 @@ class Learner:
         if self.stream.output_dim is not None and all(map(math.isnan, sample.outputs)):
             outputs = None  # a single null stands for all channels of a list
         try:
-            # Numbers near the largest overflow; that is seen in the estimate, and not said by NumPy, too.
+            # Numbers near the largest overflow; that is seen in the estimate, and needs no warning of NumPy.
             with np.errstate(all="ignore"):
                 return self.stream.learn_one(outputs, sample.inputs or None)
         except InvalidInput as error:  # of another width than those before, or an input that is missing
@@ -78,11 +78,9 @@ class Learner:
 
 
 def _normal(mean: NDArray, sd: NDArray) -> dict[str, Any]:
-    return {"mean": _finite(np.asarray(mean).tolist()), "sd": _finite(np.asarray(sd).tolist())}
+    return {"mean": _finite(mean), "sd": _finite(sd)}
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN."""
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return value if math.isfinite(value) else None
+    """A number or lists of numbers; JSON has no infinity and no NaN."""
+    return np.where(np.isfinite(value), value, np.array(None)).tolist()

@@ -19,23 +19,25 @@ from gpssm.plumbing import processes
 
 
 class Holder(NamedTuple):
-    """A process, wherever it runs."""
+    """A process that holds a lock, on this machine or another."""
 
     pid: int
     host: str
     machine: str
     """The same where a process id means the same process; empty if that cannot be known."""
     started: str
-    """Tells processes apart that had the same id one after the other."""
+    """Distinguishes processes that had the same id one after the other."""
     nonce: str
 
     @classmethod
     def this(cls) -> "Holder":
+        """This process; every call returns another `nonce`."""
         pid = os.getpid()
         return cls(pid, socket.gethostname(), _machine(), processes.started(pid), secrets.token_hex(8))
 
     @classmethod
     def read(cls, text: str) -> "Holder | None":
+        """The holder that wrote `text`; None if that is something else."""
         try:
             return cls(**json.loads(text))
         except (ValueError, TypeError):  # of another program, or not written yet
@@ -46,6 +48,7 @@ class Holder(NamedTuple):
 
     @property
     def text(self) -> str:
+        """As JSON, for `read`."""
         return json.dumps(self._asdict())
 
     @property
@@ -75,7 +78,8 @@ def _machine() -> str:
 @contextlib.contextmanager
 def locked(checkpoint: Path) -> Iterator[None]:
     """Hold the lock file of a checkpoint, beside it, and remove it afterwards."""
-    path = _lock_file(checkpoint)
+    target = checkpoint.resolve()
+    path = target.with_name(f".{target.name}.lock")
     handle = _open_locked(path, checkpoint)
     try:
         os.ftruncate(handle, 0)
@@ -87,11 +91,6 @@ def locked(checkpoint: Path) -> Iterator[None]:
             if _is_at(handle, path):
                 path.unlink()
         os.close(handle)
-
-
-def _lock_file(checkpoint: Path) -> Path:
-    target = checkpoint.resolve()
-    return target.with_name(f".{target.name}.lock")
 
 
 def _open_locked(path: Path, checkpoint: Path) -> int:

@@ -15,14 +15,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from gpssm.datasets.csv_files import Table, check_used_once, find_all, number_in, separator_of
+from gpssm.datasets.csv_files import check_used_once, find_all, number_in, separator_of, without_rows
 from gpssm.errors import InvalidInput
 from gpssm.plumbing.validation import shown
 
 LONGEST = 1 << 20
 """Bytes of a line; of one that is longer, no more than a byte beyond need be kept."""
-_INPUT = "standard input"
-_SAMPLED = 10_000  # characters of the first line that tell the separator
+_SAMPLED = 10_000  # characters of the first line, in which the separator is looked for
 
 
 class BadRecord(InvalidInput):
@@ -44,7 +43,7 @@ class Sample(NamedTuple):
 
 
 class Lines:
-    """CSV or JSON, told apart by the first line that is not empty."""
+    """Reads lines of CSV or of JSON; the first line that is not empty shows which."""
 
     def __init__(self, names: Names, check_width: Callable[[int, int], None] = lambda outputs, inputs: None) -> None:
         """`check_width` is asked about the numbers of outputs and inputs of a table before its first row."""
@@ -66,18 +65,15 @@ class Lines:
         if text.lstrip().startswith(("{", "[")):
             self._parse = lambda text: from_json(text, self._names)
             return self._parse(text)
-        return None if text.startswith("#") else self._begin_table(text)
+        return None if text.startswith("#") else self._start_table(text)
 
-    def _begin_table(self, first: str) -> Sample | None:
+    def _start_table(self, first: str) -> Sample | None:
         try:
             separator = separator_of([first[:_SAMPLED].rstrip("\r")])
         except csv.Error as error:  # a carriage return within it, as where lines end with nothing else
             raise _no_row(first) from error
-        cells = _cells(first, separator)
-        decimal_comma = separator != ","
-        unnamed = all(number_in(cell, decimal_comma) is not None for cell in cells)
-        names = [str(j) if unnamed else cell or str(j) for j, cell in enumerate(cells)]
-        table = Table(_INPUT, names, [] if unnamed else cells, [], [], decimal_comma)
+        table = without_rows("standard input", _cells(first, separator), separator)
+        names, decimal_comma = table.names, table.decimal_comma
         outputs = find_all("outputs", self._names.outputs, table)
         inputs = find_all("inputs", self._names.inputs, table)
         check_used_once(table, outputs, inputs, [])
@@ -90,7 +86,7 @@ class Lines:
             return Sample(*([_cell(names[j], row[j], decimal_comma) for j in used] for used in (outputs, inputs)))
 
         self._parse = parse
-        return parse(first) if unnamed else None
+        return None if table.header else parse(first)
 
 
 def from_json(text: str, names: Names) -> Sample:

@@ -18,6 +18,7 @@ from gpssm.live.signals import Stop
 
 LIFE = 10.0
 """Seconds after which the key of a holder that does not renew it runs out."""
+_MILLISECONDS = int(1000 * LIFE)
 _RENEWED = LIFE / 4  # seconds between two renewals
 _LOOK = 0.25  # seconds between two looks at a key that somebody else holds
 
@@ -42,9 +43,6 @@ while i <= #ARGV do
 end
 return replies
 """
-_REPLACE = "if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('set', KEYS[1], ARGV[2], 'px', ARGV[3]) end"
-_RENEW = "if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('pexpire', KEYS[1], ARGV[2]) end"
-_RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('del', KEYS[1]) end"
 
 
 class GroupLock:
@@ -57,7 +55,6 @@ class GroupLock:
         self._keys = (self._key, source, target)
         self._me = Holder.this().text
         self._fenced = client.register_script(_FENCED)
-        self._replace, self._renew, self._release = map(client.register_script, (_REPLACE, _RENEW, _RELEASE))
         self._ended = threading.Event()
         self._renewer = threading.Thread(target=self._keep, daemon=True)
 
@@ -69,7 +66,8 @@ class GroupLock:
             holder = Holder.read(value) if value else None
             if value and holder is not None and holder.ended:
                 say(f"redis: taking {self._what} over from {holder}, which has ended.")
-                self._replace(keys=[self._key], args=[value, self._me, int(1000 * LIFE)])
+                with contextlib.suppress(ResponseError):  # somebody else was faster
+                    self._run_as(value, ("SET", self._key, self._me, "PX", _MILLISECONDS))
             elif value and value == seen:
                 if left > last or time.monotonic() > waited_until:
                     raise self._refusal(holder)
@@ -93,9 +91,8 @@ class GroupLock:
 
     def run(self, *commands: Sequence[Any]) -> list[Any]:
         """Replies to commands; `TakenOver` and none of them if another process holds the key."""
-        words = [word for command in commands for word in (len(command), *command)]
         try:
-            return self._fenced(keys=self._keys, args=[self._me, *words])
+            return self._run_as(self._me, *commands)
         except ResponseError as error:
             said, _, value = str(error).partition(" ")
             if said == "UNHELD":
@@ -111,13 +108,16 @@ class GroupLock:
         self._ended.set()
         if self._renewer.is_alive():
             self._renewer.join()
-        with contextlib.suppress(RedisError):  # then it runs out
-            self._release(keys=[self._key], args=[self._me])
+        with contextlib.suppress(RedisError, TakenOver):  # then it runs out, or is somebody else's
+            self.run(("DEL", self._key))
+
+    def _run_as(self, holder: str, *commands: Sequence[Any]) -> list[Any]:
+        words = [word for command in commands for word in (len(command), *command)]
+        return self._fenced(keys=self._keys, args=[holder, *words])
 
     def _take(self) -> bool:
         """Whether it was free, or is ours already."""
-        milliseconds = int(1000 * LIFE)
-        taken = self._redis.set(self._key, self._me, nx=True, px=milliseconds)
+        taken = self._redis.set(self._key, self._me, nx=True, px=_MILLISECONDS)
         return bool(taken) or self._redis.get(self._key) == self._me.encode()
 
     def _look(self) -> tuple[str, int]:
@@ -128,8 +128,8 @@ class GroupLock:
 
     def _keep(self) -> None:
         while not self._ended.wait(_RENEWED):
-            with contextlib.suppress(RedisError):  # said by those who need the server
-                self._renew(keys=[self._key], args=[self._me, int(1000 * LIFE)])
+            with contextlib.suppress(RedisError, TakenOver):  # reported by those who need the server
+                self.run(("PEXPIRE", self._key, _MILLISECONDS))
 
     def _refusal(self, holder: Holder | None) -> InvalidInput:
         return InvalidInput(

@@ -21,10 +21,9 @@ they were read are counted: Redis says how many were ever added, and the checkpo
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -32,7 +31,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 from gpssm.errors import InvalidInput
-from gpssm.live.address import Address
+from gpssm.live.address import Address, Route
 from gpssm.live.bookmark import Bookmark, Id, before, digest, name, number
 from gpssm.live.checkpoint import Checkpoint
 from gpssm.live.learner import Learner, StoppedLearning
@@ -45,7 +44,7 @@ BATCH = 100
 IDLE = 1.0
 """Seconds without a message after which what was learned is saved."""
 _BLOCK = 250  # milliseconds that Redis waits for a message; a signal is noticed after them
-_TIMEOUT = 5.0  # seconds after which a server that says nothing counts as lost
+_TIMEOUT = 5.0  # seconds after which a server that does not answer counts as away
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 10.0  # seconds between two tries to connect
 _ID_EXISTS = "equal or smaller than the target stream top item"
 _START = b"0-0"
@@ -54,39 +53,39 @@ Message = tuple[bytes, Sequence[bytes]]
 """An id, and names and values in turn."""
 
 
-class Route(NamedTuple):
-    """Where messages come from and estimates go to."""
-
-    address: Address
-    source: str
-    target: str
-    group: str
-    consumer: str
-
-
 class Consumer:
-    """The loop: reads, learns, publishes, saves, acknowledges. A context that holds the lock on its group."""
+    """The loop: reads, learns, publishes, saves, acknowledges."""
 
-    def __init__(
-        self,
-        route: Route,
-        names: Names,
-        learner: Learner,
-        checkpoint: Checkpoint,
-        stop: Stop,
-        say: Callable[[str], None],
-    ) -> None:
+    def __init__(self, route: Route, names: Names, learner: Learner, checkpoint: Checkpoint, stop: Stop) -> None:
         self._route, self._names, self._learner = route, names, learner
-        self._checkpoint, self._stop, self._say = checkpoint, stop, say
+        self._checkpoint, self._stop, self._say = checkpoint, stop, learner.say
         position = learner.stream.position
         self._mark = Bookmark.read(position) if position else Bookmark((0, 0))
         self._unpublished: tuple[bytes, str] | None = None
         self._unacknowledged: set[bytes] = set()
         self._quiet_since = time.monotonic()
-        self._refusal_said = self._opened = False
+        self._refusal_said = False
 
-    def __enter__(self) -> "Consumer":
-        """Refuses at once what cannot work, before anything is changed."""
+    def run(self) -> bool:
+        """Learn until asked to end; returns whether everything that was learned is then on disk.
+
+        Holds the lock on its group meanwhile, and refuses at once what cannot work, before anything is changed.
+        """
+        with contextlib.ExitStack() as stack:
+            if not self._start(stack):
+                return True
+            try:
+                self._loop()
+                return self._finish()
+            except TakenOver as error:
+                self._say(f"redis: {error}; what came after the last checkpoint is left to that one.")
+                return False
+            except StoppedLearning:
+                self._finish()
+                raise
+
+    def _start(self, stack: contextlib.ExitStack) -> bool:
+        """Connect, and take the lock, which `stack` releases; False if asked to end while waiting for that."""
         route = self._route
         try:
             self._redis = _connect(route.address)
@@ -97,52 +96,30 @@ class Consumer:
                 )
             self._lock = GroupLock(self._redis, route.source, route.target, route.group)
             self._lock.acquire(self._stop, self._say)
-            try:
-                if not self._stop.requested:
-                    self._open()
-                    self._opened = True
-            except BaseException:
-                self._lock.release()
-                raise
+            stack.callback(self._lock.release)
+            if self._stop.requested:
+                return False
+            self._open()
         except RedisError as error:
             raise InvalidInput(f"redis: {self._sentence(error)}; check what the server allows.") from error
         except TakenOver as error:
             raise InvalidInput(f"redis: {error}; use another --group.") from error
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._lock.release()
-
-    def run(self) -> bool:
-        """Go on until asked to end; whether everything that was learned is then on disk."""
-        if not self._opened:  # asked while waiting for the lock
-            return True
-        try:
-            self._loop()
-            return self._finish()
-        except TakenOver as error:
-            self._say(f"redis: {error}; what came after the last checkpoint is left to that one.")
-            return False
-        except StoppedLearning:
-            self._finish()
-            raise
+        return True
 
     def _loop(self) -> None:
-        delay = _FIRST_DELAY
+        delay, opened = _FIRST_DELAY, True
         while not self._stop.requested:
             try:
-                if not self._opened:
+                if not opened:
                     self._open()
-                    self._opened = True
+                    opened = True
                 for messages in self._messages():
                     self._handle(messages)
                     if delay > _FIRST_DELAY:
                         self._say("redis: it works again.")
                         delay = _FIRST_DELAY
             except RedisError as error:
-                self._opened = False
+                opened = False
                 if delay == _FIRST_DELAY:
                     self._say(f"redis: {self._sentence(error)}; trying again until it works.")
                 self._stop.wait(seconds=delay)
@@ -252,12 +229,12 @@ class Consumer:
         self._say(f"redis: {count} message(s) were deleted or trimmed before they were read; learning goes on without.")
         if self._mark.passed is not None:
             self._mark = self._mark._replace(passed=self._mark.passed + count)
-        if self._learner.stream.position:  # so that the next start does not say it again
+        if self._learner.stream.position:  # so that the next start does not report it again
             self._learner.stream.position = str(self._mark)
             self._checkpoint.unsaved += 1
 
     def _handle(self, messages: Sequence[Message]) -> None:
-        self._publish()  # what was left when the connection was lost
+        self._publish()  # if the connection broke before that
         for message_id, fields in messages:
             if self._stop.requested:
                 return

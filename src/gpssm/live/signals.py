@@ -3,7 +3,7 @@
 import os
 import select
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 
@@ -16,6 +16,7 @@ class Stop:
 
     @property
     def requested(self) -> bool:
+        """Whether a signal has asked for the end."""
         return self.number is not None
 
     def __enter__(self) -> "Stop":
@@ -29,9 +30,7 @@ class Stop:
         }
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._previous_descriptor)

@@ -1,6 +1,6 @@
 """All methods by name: what `gpssm fit`, every table and every figure can be asked for.
 
-A new method is one file and one line here (`docs/add_a_method.md`). Nothing is imported before it is built.
+A new method is one file and one line here (`docs/extend.md`). Nothing is imported before it is built.
 """
 
 import importlib
@@ -37,8 +37,8 @@ BASELINES: dict[str, Entry] = {
     "LinearGaussian": Entry("gpssm.methods.linear_gaussian", "LinearGaussian"),
     "ARX": Entry("gpssm.methods.arx", "ARX"),
     "ARX(4)": Entry("gpssm.methods.arx", "ARX", {"order": 4, "name": "ARX(4)"}),
-    "LastValue": Entry("gpssm.methods.last_value", "LastValue"),
-    "TrainingMean": Entry("gpssm.methods.training_mean", "TrainingMean"),
+    "LastValue": Entry("gpssm.methods.naive", "LastValue"),
+    "TrainingMean": Entry("gpssm.methods.naive", "TrainingMean"),
 }
 
 METHODS = SYSTEMS | BASELINES

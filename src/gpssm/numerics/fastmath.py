@@ -47,7 +47,7 @@ def _once_batched(axis_size: int, in_batched: list[bool], x: Array) -> tuple[Arr
 
 @jax.custom_jvp
 def exp(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """`e^x`; in double precision arguments beyond +-700 are clipped."""
+    """`e^x` of every number; in double precision arguments beyond +-700 are clipped."""
     return _once(x) if x.dtype == jnp.float64 else jnp.exp(x)
 
 

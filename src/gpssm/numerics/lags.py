@@ -21,5 +21,5 @@ def with_past(
 
 
 def newest(row: Float[NDArray, " lags*dc"], lags: int) -> Float[NDArray, "past dc"]:
-    """What the next row needs of one: the `recent` of `with_past`."""
+    """The inputs in a row of `with_past` that the next row needs: its `recent`, (lags - 1, dc), newest first."""
     return row.reshape(lags, -1)[:-1]

@@ -33,7 +33,7 @@ class Dense(eqx.Module):
 
 @saved
 class MLP(eqx.Module):
-    """Dense layers with `tanh` between them."""
+    """Dense layers with `tanh` between them: rows of `sizes[0]` numbers to rows of `sizes[-1]`."""
 
     layers: tuple[Dense, ...]
 
@@ -69,13 +69,14 @@ class MLP(eqx.Module):
 
 @saved
 class GRU(eqx.Module):
-    """Gated recurrent unit (Cho et al. 2014)."""
+    """Gated recurrent unit (Cho et al. 2014): sequences (b, t, inputs) to states (b, t, width), from zero."""
 
     gates: Dense  # reset and update
     candidate: Dense
 
     @classmethod
     def start(cls, key: Array, inputs: int, width: int) -> "GRU":
+        """Random weights."""
         key_gates, key_candidate = jax.random.split(key)
         return cls(Dense.start(key_gates, inputs + width, 2 * width), Dense.start(key_candidate, inputs + width, width))
 
@@ -102,6 +103,7 @@ class BidirectionalGRU(eqx.Module):
 
     @classmethod
     def start(cls, key: Array, inputs: int, width: int) -> "BidirectionalGRU":
+        """Random weights; `width` numbers in each direction."""
         key_forwards, key_backwards = jax.random.split(key)
         return cls(GRU.start(key_forwards, inputs, width), GRU.start(key_backwards, inputs, width))
 
@@ -110,11 +112,12 @@ class BidirectionalGRU(eqx.Module):
 
 
 def readable(outputs: Any, inputs: Any) -> Float[Array, "b t i"]:
-    """What a network can read of windows: outputs (zero where missing), which of them are there, and inputs."""
+    """Windows without NaN, for a network: outputs (zero where missing), 1 where they are observed or 0, and inputs."""
     y, c = jnp.asarray(outputs), jnp.asarray(inputs)
     seen = ~jnp.isnan(y)
     return jnp.concatenate([jnp.where(seen, y, 0.0), seen.astype(y.dtype), c], axis=-1)
 
 
 def readable_width(output_dim: int, input_dim: int) -> int:
+    """Numbers per sample of `readable`."""
     return 2 * output_dim + input_dim

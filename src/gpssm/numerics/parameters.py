@@ -7,6 +7,7 @@ training moves the unconstrained image of those that are not held fixed.
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -30,18 +31,10 @@ class Constraint(NamedTuple):
     to_legal: Callable[[Array], Array]
 
 
-def _chol_to_free(chol: Array) -> Array:
-    diagonal = jnp.log(jnp.diagonal(chol, axis1=-2, axis2=-1))
-    return jnp.tril(chol, -1) + _diag_embed(diagonal)
-
-
-def _free_to_chol(free: Array) -> Array:
-    diagonal = jnp.exp(jnp.diagonal(free, axis1=-2, axis2=-1))
-    return jnp.tril(free, -1) + _diag_embed(diagonal)
-
-
-def _diag_embed(values: Array) -> Array:
-    return values[..., None] * jnp.eye(values.shape[-1], dtype=values.dtype)
+def _on_diagonal(function: Callable[[Array], Array], lower: Array) -> Array:
+    """Lower triangular matrices (..., n, n) with `function` applied to their diagonals."""
+    diagonal = function(jnp.diagonal(lower, axis1=-2, axis2=-1))
+    return jnp.tril(lower, -1) + diagonal[..., None] * jnp.eye(diagonal.shape[-1], dtype=diagonal.dtype)
 
 
 CONSTRAINTS = {
@@ -51,7 +44,7 @@ CONSTRAINTS = {
     "positive": Constraint(jnp.log, jnp.exp),
     # Degrees of freedom: towards 2 the variance grows without bound, and no recording can tell how far.
     "above two": Constraint(lambda x: jnp.log(jnp.maximum(x - 2.25, 1e-6)), lambda x: 2.25 + jnp.exp(x)),
-    "cholesky": Constraint(_chol_to_free, _free_to_chol),
+    "cholesky": Constraint(partial(_on_diagonal, jnp.log), partial(_on_diagonal, jnp.exp)),
 }
 
 
@@ -61,7 +54,7 @@ def as_array(value: Any) -> Any:
 
 
 def parameter(constraint: str = "real", **kwargs: Any) -> Any:
-    """Declare a field of a module as a learnable array."""
+    """Declare a field of a module as a learnable array whose values satisfy a constraint, a key of `CONSTRAINTS`."""
     if constraint not in CONSTRAINTS:
         raise ValueError(f"constraint: {constraint!r} is not one of {sorted(CONSTRAINTS)}.")
     return eqx.field(converter=as_array, metadata={_KEY: constraint}, **kwargs)
@@ -92,7 +85,7 @@ def parameters(module: Any, prefix: str = "") -> Iterator[Parameter]:
 
 
 def match(names: Iterable[str], patterns: Iterable[str]) -> set[str]:
-    """The names that a pattern selects: a full name, its last word, or a leading part of it.
+    """The names that a pattern selects: a full name, or any whole words of it that follow each other.
 
     `"process_noise"`, `"transition.gp.kernel"` and `"lengthscale"` all select something;
     a pattern that selects nothing is refused with a list of what there is.
@@ -100,11 +93,7 @@ def match(names: Iterable[str], patterns: Iterable[str]) -> set[str]:
     names = list(names)
     selected: set[str] = set()
     for pattern in patterns:
-        hit = {
-            n
-            for n in names
-            if n == pattern or n.startswith(pattern + ".") or n.endswith("." + pattern) or f".{pattern}." in f".{n}."
-        }
+        hit = {name for name in names if f".{pattern}." in f".{name}."}
         if not hit:
             raise InvalidInput(f"fixed: no parameter is called {pattern!r}; the model has {', '.join(sorted(names))}.")
         selected |= hit
@@ -112,7 +101,7 @@ def match(names: Iterable[str], patterns: Iterable[str]) -> set[str]:
 
 
 def free_values(module: Any, names: Iterable[str]) -> dict[str, Array]:
-    """The unconstrained images of the named parameters."""
+    """The unconstrained images of the named parameters, by name."""
     names = set(names)
     return {
         p.name: CONSTRAINTS[p.constraint].to_free(jnp.asarray(p.value)) for p in parameters(module) if p.name in names
@@ -120,19 +109,18 @@ def free_values(module: Any, names: Iterable[str]) -> dict[str, Array]:
 
 
 def with_free_values(module: Any, free: dict[str, Array]) -> Any:
-    """`module` with the named parameters set from their unconstrained images."""
+    """A copy of `module` with the named parameters set from their unconstrained images, `free_values`."""
     legal = {p.name: CONSTRAINTS[p.constraint].to_legal(free[p.name]) for p in parameters(module) if p.name in free}
     return with_values(module, legal)
 
 
 def with_values(module: Any, values: dict[str, Any]) -> Any:
-    """`module` with the named parameters replaced."""
+    """A copy of `module` with the named parameters replaced by these values, in their constrained form."""
     if not values:
         return module
-    order = list(values)
 
     def where(tree: Any) -> list[Any]:
         found = {p.name: p.value for p in parameters(tree)}
-        return [found[name] for name in order]
+        return [found[name] for name in values]
 
-    return eqx.tree_at(where, module, [values[name] for name in order])
+    return eqx.tree_at(where, module, list(values.values()))

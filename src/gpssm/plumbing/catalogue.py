@@ -1,8 +1,8 @@
 """The classes whose objects may be part of a saved model, by their full names.
 
 A class joins by a decorator; a file names it by its module, which is imported when it is needed. Two classes of
-the same name in different modules are therefore two. What files of earlier formats called a class or a field, which was
-by their bare names, is written down here, in one place.
+the same name in different modules are therefore two. Files of earlier formats name classes without their modules;
+`FORMER` and `FORMER_FIELDS` say what those classes and their fields are called now.
 """
 
 import importlib
@@ -16,9 +16,15 @@ _OURS = re.compile(r"gpssm(\.[a-z][a-z0-9_]*)+\.[A-Za-z]\w*", re.ASCII)
 
 
 def saved(kind: K) -> K:
-    """Decorate a class, a dataclass or a NamedTuple, whose objects may be saved.
+    """Decorate a class, a dataclass or a NamedTuple, whose objects may be part of a saved model.
 
-    For classes outside gpssm: import their module before `gpssm.load`.
+    For classes outside gpssm, an emission or a mean of your own: import their module before `gpssm.load`.
+
+    Args:
+        kind: the class. What its fields may hold, a file is checked against their annotations.
+
+    Returns:
+        The same class.
 
     >>> from typing import NamedTuple
     >>> @saved
@@ -50,15 +56,11 @@ def find(name: str) -> type | None:
     return _SAVED.get(name)
 
 
-def present_name(bare: str) -> str:
-    """What a class that files of format 2 and 3 call `bare` is called now; the same if it is not known."""
-    return f"gpssm.{FORMER[bare]}" if bare in FORMER else bare
-
-
-def present_fields(name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields as files of format 2 and 3 call them, as the class `name` does now."""
+def present(bare: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """What a class that files of format 2 and 3 call `bare` and its fields are called now; the same if not known."""
+    name = f"gpssm.{FORMER[bare]}" if bare in FORMER else bare
     renamed = FORMER_FIELDS.get(name, {})
-    return {renamed.get(field, field): value for field, value in fields.items()}
+    return name, {renamed.get(field, field): value for field, value in fields.items()}
 
 
 def _full_name(kind: type) -> str:
@@ -71,10 +73,10 @@ FORMER: dict[str, str] = {
     "LinearPosterior": "posteriors.linear.LinearPosterior",
     "Stream": "online.stream.Stream",
     "Gate": "online.gate.Gate",
-    "Trial": "online.hypotheses.Hypotheses",
-    "Hyper": "online.oenvi.core.OEnVIHyper",
-    "Settings": "online.oenvi.core.OEnVISettings",
-    "State": "online.oenvi.core.OEnVIState",
+    "Trial": "online.augmented.Hypotheses",
+    "Hyper": "online.oenvi.state.OEnVIHyper",
+    "Settings": "online.oenvi.state.OEnVISettings",
+    "State": "online.oenvi.state.OEnVIState",
     "PaperSettings": "online.oenvi.paper.PaperSettings",
     "PaperState": "online.oenvi.paper.PaperState",
     "PaperOEnVI": "online.oenvi.paper.PaperOEnVI",
@@ -131,6 +133,6 @@ FORMER: dict[str, str] = {
 # Full name of a class: {former name of a field: present name}.
 FORMER_FIELDS: dict[str, dict[str, str]] = {
     "gpssm.online.stream.Stream": {"begun": "unit_samples"},
-    "gpssm.online.oenvi.core.OEnVIState": {"joint": "augmented"},
+    "gpssm.online.oenvi.state.OEnVIState": {"joint": "augmented"},
     "gpssm.online.rgpssm.RGPSSMState": {"joint": "augmented", "moments": "adam"},
 }

@@ -1,4 +1,4 @@
-"""Telling compilation apart from running."""
+"""How much of the time goes into compilation."""
 
 import jax.monitoring
 
@@ -23,8 +23,10 @@ class CompileClock:
 
     @property
     def seconds(self) -> float:
+        """Seconds of tracing, lowering and compiling in this process."""
         return _totals["seconds"] - self._start["seconds"]
 
     @property
     def count(self) -> int:
+        """Number of programs."""
         return int(_totals["count"] - self._start["count"])

@@ -1,4 +1,4 @@
-"""What an object may hold, told by the annotations of its fields, and the check that it does.
+"""What an object may hold, as the annotations of its fields say, and the check that it does.
 
 A file can be rewritten by anybody, with a checksum that is right. What is read is therefore compared with what the
 classes say of their fields: types, the shapes of arrays as jaxtyping names them, and which numbers are legal. An
@@ -7,7 +7,7 @@ annotation says nothing of numbers where they are to be finite; these say someth
     variance: Positive[Float[Array, " dx"]]        outputs: Gaps[Float[Array, "t dy"]]
 
 The names of the sizes of a system, `SHARED`, mean the same everywhere in an object; all others belong to the object in
-whose class they stand. A size may be a formula, `"2*k+dy"`.
+whose class they stand. A size may be a number or a formula, `"2*k+dy"`.
 """
 
 import dataclasses
@@ -29,9 +29,6 @@ SHARED = frozenset({"dx", "dy", "dc", "d", "k", "m", "lags"})
 
 # d is what f is a function of: the state, and the last inputs.
 _OF_F = "dx+lags*dc"
-
-# How deep objects may be nested: far more than any model, and far less than Python can bear.
-DEPTH = 50
 
 
 class Numbers(NamedTuple):
@@ -74,7 +71,7 @@ Cholesky = Annotated[T, CHOLESKY]
 
 
 class Shape(NamedTuple):
-    """Sizes of an array, a number of lists within lists or (one number) a whole number: one of the alternatives."""
+    """Sizes of an array, of lists within lists, or (one size) a whole number: one of the alternatives."""
 
     alternatives: tuple[str, ...]
     or_empty: bool = False
@@ -108,14 +105,14 @@ def renamed(**names: str) -> Renamed:
 
 
 class Parsed(NamedTuple):
-    """An object before it is made: its class and its fields."""
+    """An object that is not made yet: its class and its fields."""
 
     kind: type
     fields: dict[str, Any]
 
 
 def field_names(kind: type) -> list[str]:
-    """Fields of a dataclass or a NamedTuple."""
+    """Names of the fields of a dataclass or a NamedTuple, in order."""
     if hasattr(kind, "_fields"):
         return list(kind._fields)
     return [field.name for field in dataclasses.fields(kind)]
@@ -127,7 +124,7 @@ def has_fields(kind: type) -> bool:
 
 
 def check(value: Any) -> None:
-    """Refuse, in a sentence, parsed objects whose fields are not what their annotations say."""
+    """Raise `InvalidInput` if a field of parsed objects, at any depth, is not what its annotation says."""
     walk = _Walk()
     walk.visit(value, Any, _Place())
     walk.finish()
@@ -137,7 +134,6 @@ class _Place(NamedTuple):
     """Where in an object the walk is, and what holds there."""
 
     path: str = ""
-    depth: int = 0
     numbers: Numbers | None = None
     axes: tuple[str, ...] = ()
     """Sizes in front of every shape, by the names that the walk knows."""
@@ -147,15 +143,11 @@ class _Place(NamedTuple):
     """and those that the class of the object in this field names."""
 
     def below(self, step: str) -> "_Place":
-        return self._replace(path=f"{self.path}{step}".lstrip("."), depth=self.depth + 1)
+        return self._replace(path=f"{self.path}{step}".lstrip("."))
 
     def size(self, name: str) -> str:
         """A size that is not shared belongs to the object in which it stands."""
         return self.names.get(name) or (name if name in SHARED else f"{self.path.rpartition('.')[0]}:{name}")
-
-
-class _Refused(InvalidInput):
-    pass
 
 
 class _Walk:
@@ -166,16 +158,14 @@ class _Walk:
         self._formulas: list[tuple[str, dict[str, str], int, str]] = []
 
     def visit(self, value: Any, hint: Any, place: _Place) -> None:
-        if place.depth > DEPTH:
-            raise _refused(place, f"nested more than {DEPTH} deep", "a model")
         if typing.get_origin(hint) is Annotated:
             hint, *marks = typing.get_args(hint)
             self._marked(value, hint, marks, place)
-        elif len(_alternatives(hint)) > 1:
-            self.visit(value, _member(value, hint, place), place)
         elif not _fits(value, hint):
             raise _refused(place, _described(value), _named(hint))
-        elif _is_array(value):
+        elif len(members := _alternatives(hint)) > 1:
+            self.visit(value, next(member for member in members if _fits(value, member)), place)
+        elif isinstance(value, NDArray):
             self._array(value, hint, place)
         elif isinstance(value, Parsed):
             self._object(value, place)
@@ -187,7 +177,7 @@ class _Walk:
             for i, (item, inner) in enumerate(_items(value, hint, place)):
                 self.visit(item, inner, place.below(f"[{i}]"))
         else:
-            _check_scalar(value, place)
+            self._scalar(value, place)
 
     def finish(self) -> None:
         """Formulas, now that all sizes in them are known."""
@@ -197,7 +187,7 @@ class _Walk:
         for formula, names, size, path in self._formulas:
             known = {own: self._sizes[name][0] for own, name in names.items() if name in self._sizes}
             if names.keys() <= known.keys() and (expected := _value(formula, known)) != size:
-                raise _Refused(f"{path}: {size} row(s) or column(s); expected {formula} = {expected}.")
+                raise InvalidInput(f"{path}: {size} row(s) or column(s); expected {formula} = {expected}.")
 
     def _marked(self, value: Any, hint: Any, marks: list[Any], place: _Place) -> None:
         for mark in marks:
@@ -207,12 +197,12 @@ class _Walk:
                 place = place._replace(axes=(*place.axes, place.size(mark.size)))
             elif isinstance(mark, Renamed):
                 place = place._replace(inner={own: place.size(name) for own, name in mark.names.items()})
-            elif _is_type(mark) and not any(_fits(value, kind) for kind in _alternatives(mark)):
+            elif _is_type(mark) and not _fits(value, mark):
                 raise _refused(place, _described(value), _named(mark))
         self.visit(value, hint, place)
         for mark in marks:
             if isinstance(mark, Shape) and value is not None:
-                self._shape(_sizes_of(value), mark, place if _is_array(value) else place._replace(axes=()))
+                self._shape(_sizes_of(value), mark, place if isinstance(value, NDArray) else place._replace(axes=()))
 
     def _object(self, value: Parsed, place: _Place) -> None:
         hints, needed = _hints(value.kind), _needed(value.kind)
@@ -231,11 +221,20 @@ class _Walk:
         if sizes is not None:
             if value.dtype.name not in hint.dtypes:
                 raise _refused(place, f"an array of {value.dtype}", _named(hint))
-            self._shape(value.shape, Shape((sizes,)), place)
+            self._shape(value.shape, shape(sizes), place)
         if numbers in (COVARIANCE, CHOLESKY) and (value.ndim < 2 or value.shape[-1] != value.shape[-2]):
             raise _refused(place, f"shape {value.shape}", numbers.expected)
         if not numbers.legal(value):
             raise _refused(place, "other numbers", numbers.expected)
+
+    def _scalar(self, value: Any, place: _Place) -> None:
+        """A number, a text, nothing, or a function."""
+        numbers = place.numbers or FINITE
+        checked = isinstance(value, float) or (isinstance(value, int) and place.numbers is not None)
+        if checked and not numbers.legal(np.asarray(value, float)):
+            raise _refused(place, repr(value), numbers.expected)
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise _refused(place, "a number of more than 64 bits", "a smaller one")
 
     def _shape(self, sizes: tuple[int, ...], expected: Shape, place: _Place) -> None:
         if expected.or_empty and not any(sizes):
@@ -249,19 +248,14 @@ class _Walk:
                 for name, size in zip(place.axes, sizes, strict=False):
                     self._bind(name, size, sizes, place)
                 for name, size in zip(names, sizes[len(place.axes) :], strict=True):
-                    self._size(name, size, sizes, place)
+                    if name.isidentifier():
+                        self._bind(place.size(name), size, sizes, place)
+                    else:
+                        parts = {part: place.size(part) for part in _names_in(name)}
+                        self._formulas.append((name, parts, size, place.path))
                 return
         wanted = " or ".join(f"({', '.join([*place.axes, *a.split()])})" for a in expected.alternatives)
         raise _refused(place, f"shape {sizes}", wanted)
-
-    def _size(self, name: str, size: int, sizes: tuple[int, ...], place: _Place) -> None:
-        if name.isidentifier():
-            self._bind(place.size(name), size, sizes, place)
-        elif name.isdecimal():
-            if int(name) != size:
-                raise _refused(place, f"shape {sizes}", f"{name} in place of {size}")
-        else:
-            self._formulas.append((name, {part: place.size(part) for part in _names_in(name)}, size, place.path))
 
     def _bind(self, name: str, size: int, sizes: tuple[int, ...], place: _Place) -> None:
         known, where = self._sizes.setdefault(name, (size, place.path))
@@ -271,7 +265,7 @@ class _Walk:
 
 
 def _refused(place: _Place, found: str, expected: str) -> InvalidInput:
-    return _Refused(f"{place.path or 'value'}: {found}; expected {expected}.")
+    return InvalidInput(f"{place.path or 'value'}: {found}; expected {expected}.")
 
 
 @cache
@@ -306,31 +300,17 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
-@cache
-def _members(protocol: type) -> frozenset[str]:
-    return frozenset(name for name in vars(protocol) if not name.startswith("_"))
-
-
 def _kind(value: Any) -> type:
     return value.kind if isinstance(value, Parsed) else type(value)
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray)
-
-
-def _member(value: Any, hint: Any, place: _Place) -> Any:
-    """The one of several types that the value is of."""
-    for member in _alternatives(hint):
-        bare = typing.get_args(member)[0] if typing.get_origin(member) is Annotated else member
-        if _fits(value, bare):
-            return member
-    raise _refused(place, _described(value), _named(hint))
 
 
 def _fits(value: Any, hint: Any) -> bool:
     """Whether a value can be what is annotated, without a look inside."""
     origin = typing.get_origin(hint)
+    if origin is Annotated:
+        return _fits(value, typing.get_args(hint)[0])
+    if len(members := _alternatives(hint)) > 1:
+        return any(_fits(value, member) for member in members)
     if hint is Any or isinstance(hint, TypeVar):
         return True
     if hint is None or hint is types.NoneType:
@@ -342,20 +322,19 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is not None:  # a function
         return callable(value) and not isinstance(value, Parsed)
     if hasattr(hint, "dim_str") or getattr(hint, "__name__", "").endswith(("ndarray", "Array")):
-        return _is_array(value)
+        return isinstance(value, NDArray)
     if hint is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if getattr(hint, "_is_protocol", False):
-        return isinstance(value, Parsed) and _members(hint) <= {*dir(value.kind), *field_names(value.kind)}
+        wanted = {name for name in vars(hint) if not name.startswith("_")}
+        return isinstance(value, Parsed) and wanted <= {*dir(value.kind), *field_names(value.kind)}
     return issubclass(_kind(value), hint)
 
 
 def _items(value: tuple[Any, ...] | list[Any], hint: Any, place: _Place) -> Iterator[tuple[Any, Any]]:
-    inner = typing.get_args(hint)
-    if not inner:
-        inner = (Any, ...)
+    inner = typing.get_args(hint) or (Any, ...)
     if isinstance(value, list) or inner[1:] == (...,):
         inner = (inner[0],) * len(value)
     if len(inner) != len(value):
@@ -373,16 +352,6 @@ def _sizes_of(value: Any) -> tuple[int, ...]:
     return np.shape(value)
 
 
-def _check_scalar(value: Any, place: _Place) -> None:
-    """A number, a text, nothing, or a function."""
-    if isinstance(value, float) or (isinstance(value, int) and place.numbers is not None):
-        numbers = place.numbers or FINITE
-        if not numbers.legal(np.asarray(value, float)):
-            raise _refused(place, repr(value), numbers.expected)
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise _refused(place, "a number of more than 64 bits", "a smaller one")
-
-
 def _value(formula: str, sizes: dict[str, int]) -> int:
     """The value of a formula in an annotation of this package."""
     return int(eval(compile(formula, "<annotation>", "eval"), {"__builtins__": {}}, sizes))
@@ -395,7 +364,7 @@ def _names_in(formula: str) -> tuple[str, ...]:
 
 def _described(value: Any) -> str:
     if value is None or isinstance(value, (bool, int, float, str)):
-        return f"{value!r}" if len(repr(value)) < 60 else f"{repr(value)[:60]}..."
+        return repr(value) if len(repr(value)) < 60 else f"{repr(value)[:60]}..."
     return f"a {_kind(value).__name__}"
 
 

@@ -28,7 +28,7 @@ _listening = False
 
 
 class Interruption:
-    """A context in which an interrupt is a request."""
+    """A context in which an interrupt sets `requested`, once the work has set `something_to_keep`."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -51,7 +51,7 @@ class Interruption:
         self._listener.close()
 
     def check(self) -> None:
-        """Between two parts of the work: raise what was asked for while there was nothing to keep, if that was lost."""
+        """Between two parts of the work: raise KeyboardInterrupt if it was requested with nothing to keep yet."""
         if self.requested and not self.something_to_keep:
             raise KeyboardInterrupt
 

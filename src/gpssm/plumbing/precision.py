@@ -19,37 +19,32 @@ from gpssm.errors import Forked
 P = ParamSpec("P")
 T = TypeVar("T")
 
+# Whether JAX was used in this process, and in the one that it was forked from before that.
+_used = _forked = False
+
 
 def double_precision(function: Callable[P, T]) -> Callable[P, T]:
-    """Run `function` with 64-bit types available, and restore the caller's setting."""
+    """`function` with 64-bit types available while it runs, and the caller's setting restored afterwards."""
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-        _process.enter()
+        global _used
+        if _forked:
+            raise Forked(
+                "this process was forked from one that had used gpssm, and computations would hang in it; "
+                "start processes with multiprocessing.get_context('spawn')."
+            )
+        _used = True
         with jax.enable_x64(True):
             return function(*args, **kwargs)
 
     return wrapper
 
 
-class _Process:
-    """Whether JAX was used before this process was forked from the one that used it."""
-
-    used = False
-    forked = False
-
-    def enter(self) -> None:
-        if self.forked:
-            raise Forked(
-                "this process was forked from one that had used gpssm, and computations would hang in it; "
-                "start processes with multiprocessing.get_context('spawn')."
-            )
-        self.used = True
-
-    def after_fork(self) -> None:
-        self.forked = self.used
+def _after_fork() -> None:
+    global _forked
+    _forked = _used
 
 
-_process = _Process()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_process.after_fork)
+    os.register_at_fork(after_in_child=_after_fork)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Seen(NamedTuple):
-    """What the system tells of a process."""
+    """What the system says about a process."""
 
     state: str
     """`Z` or `X` if it has ended and nobody has asked how."""
@@ -15,7 +15,7 @@ class Seen(NamedTuple):
 
 
 def look(pid: int) -> Seen | None:
-    """None if there is no such process, it is not ours to look at, or the system does not tell (other than Linux)."""
+    """The process `pid`; None if there is none, it is hidden from us, or the system does not say (other than Linux)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -24,13 +24,13 @@ def look(pid: int) -> Seen | None:
 
 
 def started(pid: int) -> str:
-    """When it was started; empty where that is not known."""
+    """When the process `pid` was started, in ticks since the boot; empty where that is not known."""
     seen = look(pid)
     return seen.started if seen else ""
 
 
 def exists(pid: int) -> bool:
-    """Whether there is such a process, also one that is hidden from us."""
+    """Whether there is a process `pid`, also one that is hidden from us."""
     if os.name != "posix":  # there, asking would end it
         return True
     try:

@@ -11,14 +11,14 @@ Functions of the user's cannot be stored: `load` asks for them again. Files of v
 are read, too, and so are those of version 2, in which the checksum is part of the JSON and covers only the arrays.
 """
 
-import dataclasses
 import hashlib
 import io
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ import numpy as np
 
 from gpssm.errors import InvalidInput
 from gpssm.plumbing import catalogue, contents
-from gpssm.plumbing.atomic import write_atomically as write_atomically
+from gpssm.plumbing.atomic import write_atomically
 from gpssm.plumbing.contents import Parsed
 
 FORMAT_VERSION = 4
@@ -35,6 +35,7 @@ _BARE_NAMES = "3"  # the version before, which named classes without their modul
 _MAGIC = "gpssm-model"
 _PREVIOUS = b'{"format": "gpssm-model", '  # how files of version 2 begin
 _LONGEST_LINE = 1 << 26  # bytes of JSON; the largest models have less than a hundredth of it
+_DEPTH = 50  # of nested objects: far more than any model has, and far less than Python can bear
 
 # What NumPy writes before the numbers of an array.
 _ARRAY = re.compile(
@@ -49,7 +50,7 @@ class InvalidFile(InvalidInput):
 
 
 class _Foreign(InvalidInput):
-    """A file that this version has not written like that."""
+    """A file that no version has written, or one that this version does not read; the text follows its name."""
 
 
 class _Content(NamedTuple):
@@ -62,11 +63,12 @@ class _Content(NamedTuple):
 
 
 def write(path: str | os.PathLike[str], value: Any) -> None:
-    """Write `value` to `path`: to a temporary name first, then renamed, so that a file is whole or absent."""
+    """Write `value`, an object of a class that is `saved`, to a file; it is whole or absent, whatever happens."""
     arrays: list[np.ndarray] = []
     tree = _encode(value, arrays, ())
     try:
-        contents.check(_parse(_Content(tree, arrays), _Anything()))  # a file that cannot be read is of no use
+        # A file that cannot be read is of no use. Any function will do here: none is called.
+        contents.check(_parse(_Content(tree, arrays), defaultdict(lambda: len)))
     except InvalidInput as error:
         raise InvalidInput(f"save: {error}") from error
     body = io.BytesIO()
@@ -86,6 +88,17 @@ def load(path: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any
     Args:
         path: a file written by `save`.
         functions: `{"emission": g}`, `{"mean": m}` or both, if the model was built with functions.
+
+    Returns:
+        The model, as it was when it was saved: a `Posterior`, a `LinearPosterior` or a `Stream`.
+
+    >>> import gpssm, tempfile
+    >>> model = gpssm.LastValue().fit(np.sin(np.arange(30.0)))
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     model.save(f"{directory}/model.gpssm")
+    ...     again = load(f"{directory}/model.gpssm")
+    >>> bool((again.forecast(3).mean == model.forecast(3).mean).all())
+    True
     """
     source = Path(path)
     if not source.is_file():
@@ -185,45 +198,33 @@ def _encode(value: Any, arrays: list[np.ndarray], path: tuple[str, ...]) -> Any:
     if isinstance(value, (np.ndarray, jax.Array)):
         arrays.append(np.asarray(value))
         return {"array": len(arrays) - 1}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return _encode_object(value, value._fields, arrays, path)
+    if contents.has_fields(type(value)):
+        return _encode_object(value, arrays, path)
     if isinstance(value, (tuple, list)):
         return {"tuple" if isinstance(value, tuple) else "list": [_encode(item, arrays, path) for item in value]}
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             raise TypeError("cannot save a dictionary whose keys are not text")
         return {"dict": {key: _encode(item, arrays, path) for key, item in value.items()}}
-    if dataclasses.is_dataclass(value):
-        return _encode_object(value, [f.name for f in dataclasses.fields(value)], arrays, path)
     if callable(value):
         # The field that it belongs to, "emission" or "mean"; a module of ours holds it as its `function`.
         return {"function": path[-2] if path[-1] == "function" else path[-1]}
     raise TypeError(f"cannot save a {type(value).__name__}")
 
 
-def _encode_object(value: Any, names: Iterable[str], arrays: list[np.ndarray], path: tuple[str, ...]) -> Any:
+def _encode_object(value: Any, arrays: list[np.ndarray], path: tuple[str, ...]) -> Any:
     kind = catalogue.name_of(type(value))
     if kind is None:
         raise InvalidInput(
             f"save: the model contains your class {type(value).__name__!r}; only classes of gpssm, and others that are "
             "decorated with gpssm.saved, can be stored."
         )
-    fields = {name: _encode(getattr(value, name), arrays, (*path, name)) for name in names}
-    return {"class": kind, "fields": fields}
+    names = contents.field_names(type(value))
+    return {"class": kind, "fields": {name: _encode(getattr(value, name), arrays, (*path, name)) for name in names}}
 
 
 class _MissingFunction(InvalidFile):
     """A file that is good, but needs a function of the user's."""
-
-
-class _Anything(dict[str, Callable[..., Any]]):
-    """A function for every name, where none is called."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __missing__(self, name: str) -> Callable[..., Any]:
-        return len
 
 
 def _parse(content: _Content, functions: Mapping[str, Callable[..., Any]]) -> Any:
@@ -231,8 +232,8 @@ def _parse(content: _Content, functions: Mapping[str, Callable[..., Any]]) -> An
     used: list[int] = []
 
     def parse(node: Any, depth: int) -> Any:
-        if depth > contents.DEPTH:
-            raise InvalidInput(f"it is nested more than {contents.DEPTH} deep")
+        if depth > _DEPTH:
+            raise InvalidInput(f"it is nested more than {_DEPTH} deep")
         if node is None or isinstance(node, (bool, int, float, str)):
             return node
         kind, inner = next(iter(node.items())) if isinstance(node, dict) and node else ("", None)
@@ -263,9 +264,11 @@ def _parse(content: _Content, functions: Mapping[str, Callable[..., Any]]) -> An
 
 
 def _function(name: str, functions: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-    if name not in functions:
-        raise _MissingFunction(f"functions: the model has a function of yours; expected functions={{{name!r}: ...}}.")
-    return functions[name]
+    try:
+        return functions[name]
+    except KeyError:
+        expected = f"expected functions={{{name!r}: ...}}"
+        raise _MissingFunction(f"functions: the model has a function of yours; {expected}.") from None
 
 
 def _build(value: Any) -> Any:
@@ -285,8 +288,7 @@ def _build(value: Any) -> Any:
 def _parsed(name: Any, fields: dict[str, Any], bare_names: bool) -> Parsed:
     known = name if isinstance(name, str) else ""
     if bare_names:
-        known = catalogue.present_name(known)
-        fields = catalogue.present_fields(known, fields)
+        known, fields = catalogue.present(known, fields)
     found = catalogue.find(known)
     if found is None or not contents.has_fields(found):
         raise InvalidInput(f"it contains {str(name)[:60]!r}, which this gpssm does not know")

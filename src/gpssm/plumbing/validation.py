@@ -22,27 +22,23 @@ _brief.maxstring = _brief.maxlong = _brief.maxother = 4 * _SHOWN
 CONSTANT = 1e-12
 
 
-# What NumPy raises for anything else, and Python for a whole number that no float can hold.
-_NOT_NUMBERS = (TypeError, ValueError, OverflowError)
-
-
-def real(value: Any) -> NDArray:
-    """`value` as an array of floats, NaN where it is masked; raises one of `_NOT_NUMBERS` if there is none."""
-    if np.ma.isMaskedArray(value):
-        return np.ma.filled(value.astype(float), np.nan)
-    array = np.asarray(value)
-    if array.dtype.kind in "cmM":  # NumPy would forget half of a complex number, and take a date for a number
-        raise TypeError(f"expected real numbers, got {array.dtype}")
-    return array.astype(float)
+def real(name: str, value: Any, expected: str, hint: str = "") -> NDArray:
+    """`value` as an array of floats of its shape, NaN where it is masked; an error says what was `expected`."""
+    try:
+        if np.ma.isMaskedArray(value):
+            return np.ma.filled(value.astype(float), np.nan)
+        array = np.asarray(value)
+        if array.dtype.kind in "cmM":  # NumPy would forget half of a complex number, and take a date for a number
+            raise TypeError(f"expected real numbers, got {array.dtype}")
+        return array.astype(float)
+    except (TypeError, ValueError, OverflowError) as error:  # the last of a whole number that no float can hold
+        raise InvalidInput(f"{name}: expected {expected}, got {type(value).__name__} {shown(value)}{hint}.") from error
 
 
 def matrix(name: str, value: Any, columns: int | None = None) -> NDArray:
-    """`value` as a float array (rows, columns); a vector becomes one column."""
-    try:
-        array = real(value)
-    except _NOT_NUMBERS as error:
-        hint = "; several recordings go in as a list of arrays" if isinstance(value, list) else ""
-        raise InvalidInput(f"{name}: expected numbers, got {_describe(value)}{hint}.") from error
+    """`value` as a float array (rows, columns), NaN where one is missing; a vector becomes one column."""
+    hint = "; several recordings go in as a list of arrays" if isinstance(value, list) else ""
+    array = real(name, value, "numbers", hint)
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:
@@ -79,7 +75,7 @@ def _is_vector(value: Any) -> bool:
 
 
 def training_data(outputs: Any, inputs: Any) -> tuple[list[NDArray], list[NDArray]]:
-    """Checked lists of output (T_i, dy) and input (T_i, dc) sequences."""
+    """Checked lists of output (T_i, dy) and input (T_i, dc) sequences, of one recording or a list of them."""
     many = is_sequence_list(outputs)
     ys = _sequences("outputs", outputs if many else [outputs], many)
     if inputs is None:
@@ -108,7 +104,7 @@ def training_data(outputs: Any, inputs: Any) -> tuple[list[NDArray], list[NDArra
 
 
 def series(outputs: Any, inputs: Any, output_dim: int, input_dim: int) -> tuple[NDArray, NDArray]:
-    """Checked arrays of one sequence for a model that has already been fitted."""
+    """Checked outputs (T, output_dim) and inputs (T, input_dim) for a model that has already been fitted."""
     y = matrix("outputs", outputs, output_dim)
     if len(y) < 1:
         raise InvalidInput("outputs: 0 samples; expected at least 1.")
@@ -116,7 +112,7 @@ def series(outputs: Any, inputs: Any, output_dim: int, input_dim: int) -> tuple[
 
 
 def model_inputs(inputs: Any, length: int, input_dim: int) -> NDArray:
-    """Checked control inputs (length, input_dim)."""
+    """Checked control inputs (length, input_dim); None stands for those of a model without inputs."""
     if inputs is None:
         if input_dim:
             raise InvalidInput(
@@ -131,7 +127,7 @@ def model_inputs(inputs: Any, length: int, input_dim: int) -> NDArray:
 
 
 def arguments(x: Any, columns: int) -> NDArray:
-    """`x` as rows `[state, input]` at which to evaluate f."""
+    """`x` as rows `[state, input]` (n, columns) at which to evaluate f."""
     x = matrix("x", x, columns)
     if np.isnan(x).any():
         raise InvalidInput("x: contains NaN; expected states and inputs at which to evaluate f.")
@@ -146,13 +142,11 @@ def positive_int(name: str, value: Any, least: int = 1) -> int:
 
 
 def variances(name: str, value: Any, size: int) -> NDArray:
-    """`value` as `size` positive numbers; a scalar is repeated."""
-    try:
-        array = real(value)
-    except _NOT_NUMBERS as error:
-        raise InvalidInput(f"{name}: expected a variance or {size} of them, got {_describe(value)}.") from error
-    if array.ndim > 1 or (array.ndim == 1 and array.shape != (size,)):
-        raise InvalidInput(f"{name}: expected a variance or {size} of them, got shape {array.shape}.")
+    """`value` as `size` positive variances; a scalar is repeated."""
+    expected = f"a variance or {size} of them"
+    array = real(name, value, expected)
+    if array.shape not in ((), (size,)):
+        raise InvalidInput(f"{name}: expected {expected}, got shape {array.shape}.")
     if not np.all(np.isfinite(array)) or np.any(array <= 0):
         raise InvalidInput(f"{name}: expected positive, finite variance(s), got {shown(value)}.")
     return np.broadcast_to(array, (size,)).copy()
@@ -185,7 +179,3 @@ def shown(value: Any) -> str:
     except ValueError:
         return "a number of thousands of digits"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
-def _describe(value: Any) -> str:
-    return f"{type(value).__name__} {shown(value)}"

@@ -13,7 +13,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -178,14 +178,14 @@ class Store:
         write_atomically(self.directory / name, json.dumps(plain(value), indent=1, allow_nan=False).encode())
 
 
-def plain(value: Any) -> Any:
-    """The same in JSON's words, which have no infinity and no NaN."""
+def plain(value: Any, infinite: Callable[[float], str | None] = lambda value: None) -> Any:
+    """The same in JSON's words, which have no NaN, here null, and no infinity, here what `infinite` returns."""
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: plain(item, infinite) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [plain(item, infinite) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return None
+        return None if math.isnan(value) else infinite(value)
     return value
 
 
