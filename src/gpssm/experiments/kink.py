@@ -187,7 +187,15 @@ def row(group: Group) -> dict[str, Any]:
 def section(groups: Sequence[Group]) -> Section:
     """As the paper prints it; then a table for every reading and kind of method, and the learned f."""
     kinds = (("offline", False), ("online, every sample seen once", True))
-    shown, figures = [_brief(groups)], list[Figure]()
+    brief = as_printed(
+        "Kink: MSE of f, by process and observation noise",
+        groups,
+        lambda group: f"{group.cell.setting}, {group.cell.dataset}",
+        "mse",
+        lambda group: _printed(group)[0],
+        digits=4,
+    )
+    shown, figures = [brief], list[Figure]()
     for setting, here in by(groups, "setting").items():
         for kind, online in kinds:
             own = [group for group in here if (group.method in ONLINE) == online]
@@ -237,14 +245,6 @@ def _table(title: str, groups: list[Group], online: bool) -> Table:
         **({"ms a sample": live} if online else {"seconds a fit": value("fit_seconds", digits=2)}),
     }
     return table(title, groups, columns)
-
-
-def _brief(groups: Sequence[Group]) -> Table:
-    def column(group: Group) -> str:
-        return f"{group.cell.setting}, {group.cell.dataset}"
-
-    title = "Kink: MSE of f, by process and observation noise"
-    return as_printed(title, groups, column, "mse", lambda group: _printed(group)[0], 4)
 
 
 def _figure(setting: str, groups: list[Group]) -> tuple[Figure, ...]:

@@ -20,11 +20,10 @@ import numpy as np
 from jaxtyping import Float
 
 from gpssm import evaluation, metrics
-from gpssm.datasets import SOURCES, Benchmark, Series, benchmark
+from gpssm.datasets import SOURCES, Benchmark, benchmark
 from gpssm.experiments import sysid
 from gpssm.experiments.base import Cell, Group, Task, by, choose, number_or_nan, spell
-from gpssm.experiments.drawing import Axes, panels
-from gpssm.experiments.drawing import forecast as draw_forecast
+from gpssm.experiments.drawing import Axes, forecast, panels
 from gpssm.experiments.estimates import mean
 from gpssm.experiments.online import learn, learn_once
 from gpssm.experiments.pages import Entry, Figure, Part, Section, Table
@@ -103,9 +102,17 @@ def fit(data: Benchmark, method: str, seed: int) -> dict[str, Any]:
     """
     test, run_in = data.test.series, data.test.run_in
     seen, rest = test.rows(slice(None, run_in)), test.rows(slice(run_in, None))
-    paths, seconds, compiling = forecast(method, data.train, seen, rest.inputs, len(rest.outputs), seed)
+    horizon = len(rest.outputs)
+    learned, seconds, compiling = learn(build(method, test.outputs.shape[1]), data.train, seed)
+    if method in registry.ONLINE:
+        if run_in:  # as a live system would: the jump to the other recording is one that it has to live with
+            learn_once(learned, seen.outputs, seen.inputs)
+        paths = learned.forecast(horizon, rest.inputs, seed=seed).samples
+    else:
+        state = learned.filter(seen.outputs, seen.inputs, seed=seed) if run_in else None
+        paths = evaluation.free_run(learned, horizon, rest.inputs, state=state, seed=seed)
     low, high = np.quantile(paths, [0.05, 0.95], axis=0)
-    step = -(-len(rest.outputs) // _KEPT)
+    step = -(-horizon // _KEPT)
     curves = {"mean": paths.mean(axis=0), "low": low, "high": high, "truth": rest.outputs}
     return (
         {"dataset": data.name, "method": method, "seed": seed}
@@ -113,25 +120,6 @@ def fit(data: Benchmark, method: str, seed: int) -> dict[str, Any]:
         | {"cpu_seconds": seconds, "compile_seconds": compiling, "step": step}
         | {name: _digits(curve[::step]) for name, curve in curves.items()}
     )
-
-
-def forecast(
-    method: str, train: Series, seen: Series, inputs: NDArray | None, horizon: int, seed: int
-) -> tuple[Float[NDArray, "p h dy"], float, float]:
-    """Learn from `train`; then forecast what follows it, or what follows the samples `seen` of another recording.
-
-    Returns paths (p, horizon, dy), and the CPU seconds of learning: without compilation, and of compilation.
-    """
-    learned, seconds, compiling = learn(build(method, train.outputs.shape[1]), train, seed)
-    if method in registry.ONLINE:
-        # As a live system would: the jump to the other recording is one that it has to live with.
-        if len(seen.outputs):
-            learn_once(learned, seen.outputs, seen.inputs)
-        paths = learned.forecast(horizon, inputs, seed=seed).samples
-    else:
-        state = learned.filter(seen.outputs, seen.inputs, seed=seed) if len(seen.outputs) else None
-        paths = evaluation.free_run(learned, horizon, inputs, state=state, seed=seed)
-    return paths, seconds, compiling
 
 
 def scores(paths: Float[NDArray, "p h dy"], truth: Float[NDArray, "h dy"]) -> dict[str, Any]:
@@ -344,4 +332,4 @@ def _draw(ax: Axes, panel: tuple[Group, int]) -> None:
     title = f"{group.method}: {SOURCES[group.cell.dataset].output_names[j]}"
     if result["rmse"][j] is not None:
         title += f", RMSE {result['rmse'][j]:.3g}"
-    draw_forecast(ax, title, curves, result["step"])
+    forecast(ax, title, curves, result["step"])
