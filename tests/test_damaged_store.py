@@ -19,8 +19,8 @@ from gpssm.experiments.pages import Table
 from gpssm.experiments.tables import entry
 from gpssm.reproduction import report
 from gpssm.reproduction.plan import Job, plan
+from gpssm.reproduction.run import record
 from gpssm.reproduction.store import Store
-from gpssm.reproduction.work import record
 
 SCRIPT = Path(__file__).with_name("fake_paper.py")
 VERSIONS = {"gpssm": "1"}

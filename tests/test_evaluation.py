@@ -121,5 +121,5 @@ def test_experiment_deletes_training_outputs_only() -> None:
     whole, holed = sysid.fit("dryer", series, "ARX(4)", 0), sysid.fit("dryer", series, "ARX(4)", 0, missing=0.2)
     assert whole["mean"] != holed["mean"]
     assert np.isfinite(holed["free_run_rmse"])
-    (row,) = sysid.rows([Group(Cell("ARX(4)", "dryer", "offline"), "", (whole, holed), (), (), ())])["rows"]
+    row = sysid.row(Group(Cell("ARX(4)", "dryer", "offline"), "", (whole, holed), (), (), ()))
     assert row["free_run_rmse"] == pytest.approx((whole["free_run_rmse"] + holed["free_run_rmse"]) / 2)

@@ -1,7 +1,6 @@
 """Lorenz-96: the integrator, and the ensemble filter's published errors in 40 dimensions."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import jax
@@ -14,8 +13,8 @@ from gpssm.datasets import lorenz96, lorenz96_function
 from gpssm.experiments import filters as experiment
 from gpssm.filters import small_ensembles
 from gpssm.reproduction.plan import jobs_of
+from gpssm.reproduction.run import record
 from gpssm.reproduction.store import Store
-from gpssm.reproduction.work import record
 
 LENGTH = 2000
 
@@ -110,10 +109,10 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     store.begin(jobs, False)
     for seed, job in enumerate(jobs):
         runs = [
-            experiment.Run("Lorenz-96", 1.0, name, seed, 0.2 + 0.02 * seed, -58.0, 0.1)
+            experiment.score("Lorenz-96", 1.0, name, seed, 0.2 + 0.02 * seed, -58.0, 0.1)
             for name in (*experiment.TWINS, "extended", "particle")
         ]
-        store.write(job, record(job, {"runs": [asdict(run) for run in runs]}, None, "", 1.0, 1.0))
+        store.write(job, record(job, {"runs": runs}, None, "", 1.0, 1.0))
     command.run("filters", cells, seeds=2, json_=True, out=tmp_path)
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["published_rmse"] for row in rows] == [0.18, 0.22, 0.22, 0.24, None]

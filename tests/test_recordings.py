@@ -296,7 +296,8 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     before = {path: path.read_bytes() for path in files}
     table = command(*arguments)
-    assert table.returncode == 0 and "PRSSM, published" in table.stdout and "relative to ARX" in table.stdout
+    assert table.returncode == 0 and "offline (PRSSM), published" in table.stdout
+    assert "Recordings: every method over all data sets" in table.stdout
     assert {path: path.read_bytes() for path in files} == before  # nothing was fitted again
 
 

@@ -21,8 +21,8 @@ from gpssm.experiments.estimates import Estimate, mean, median, verdict
 from gpssm.experiments.tables import over_seeds
 from gpssm.reproduction import report
 from gpssm.reproduction.plan import Job, plan
+from gpssm.reproduction.run import record
 from gpssm.reproduction.store import Store
-from gpssm.reproduction.work import record
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the recorded series are not on this machine")

@@ -220,7 +220,7 @@ def test_an_experiment_is_a_command(tmp_path: Path) -> None:
     assert call("--json", "--quiet", "--out", str(tmp_path / "out")).stdout == first.stdout
     assert (tmp_path / "log").read_text() == fits  # nothing was fitted again
     failing = call("--method", "failing", "--seeds", "1", "--quiet")
-    assert failing.returncode == 0 and failing.stderr.startswith("gpssm: failed: fake failing data seed 0: ValueError:")
+    assert failing.returncode == 1 and failing.stderr.startswith("gpssm: failed: fake failing data seed 0: ValueError:")
     assert "method: expected one of plain, other, failing, fatal or all, got 'x'" in call("--method", "x").stderr
 
 
@@ -345,7 +345,7 @@ def test_status_of_a_directory_without_a_plan(tmp_path: Path) -> None:
 
 
 def test_the_plan_and_the_status_do_without_jax() -> None:
-    code = "import sys, gpssm.reproduction.store, gpssm.reproduction.work; assert 'jax' not in sys.modules"
+    code = "import sys, gpssm.reproduction.store, gpssm.reproduction.run; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
 
 

@@ -374,7 +374,7 @@ def test_short_fit_of_the_kink(method: type[VGPSSM], tmp_path: Path) -> None:
     linear = subspace.one_step([data.outputs], [data.outputs[:, :0]])
     at_start = experiment.GRID * linear[0][0, 0] + linear[1][0]
     before = np.mean((at_start - gpssm.datasets.kink_function(experiment.GRID)) ** 2)
-    assert experiment.score_fit(fit, 0, 0.0).mse < 0.1 * before
+    assert experiment.score_fit(fit, 0.0)["mse"] < 0.1 * before
     assert fit.history.best > fit.history.elbo[0] + 50.0
     assert ("multiplier" in fit.history.terms) == (method is COGPSSM)
     path = tmp_path / "model.gpssm"

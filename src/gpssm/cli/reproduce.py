@@ -1,4 +1,4 @@
-"""`gpssm reproduce`: an experiment of the paper, or all of them; how far that is, and what came out.
+"""`gpssm reproduce`: an experiment of the paper, or all of them; how far that is, and the report.
 
 An experiment is a command by its line in `gpssm.experiments.EXPERIMENTS`: its plan, restricted by options that are in
 its own file. That file is imported when the command is called, and not for the help of others: that would start JAX.
@@ -14,7 +14,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from textwrap import fill
+from typing import Annotated, Any, cast, get_args
 
 import typer
 from typer.main import get_command
@@ -23,7 +24,7 @@ from gpssm.cli.options import AsJson, Quiet
 from gpssm.errors import InvalidInput
 from gpssm.experiments import EXPERIMENTS
 from gpssm.experiments.base import Cell, Group, choose
-from gpssm.experiments.pages import Entry, Table
+from gpssm.experiments.pages import Table
 from gpssm.parallel import cluster, pool
 from gpssm.plumbing.atomic import write_atomically
 from gpssm.reproduction.plan import Job, experiment, group, jobs_of, plan
@@ -49,7 +50,7 @@ def _add(name: str) -> None:
         add_help_option=False,
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     )
-    def call(context: typer.Context) -> Any:
+    def call(context: typer.Context) -> Any:  # the exit code
         return _command(name)(args=context.args, prog_name=context.command_path, standalone_mode=False)
 
 
@@ -97,7 +98,10 @@ def run(
         typer.Option(help="Directory for results, figures and report; fits found there are not repeated."),
     ] = None,
 ) -> None:
-    """Do what is missing of some cells of an experiment and print their tables; keep everything in `out`, if given."""
+    """Do what is missing of some cells of an experiment and print their tables; keep everything in `out`, if given.
+
+    The command ends with exit code 1 if a fit has failed.
+    """
     from gpssm.cli.output import print_json, print_line, say
     from gpssm.datasets import SOURCES, benchmark
     from gpssm.experiments.drawing import stacked
@@ -117,28 +121,26 @@ def run(
         store = Store(Path(directory))
         _work_off(store, jobs, fast, partial(pool.run, processes=processes), retry_failed, quiet, out is not None)
         records = [(job, store.read(job)) for job in jobs]
-    for job, record in records:
-        if record is not None and record["error"] is not None:
-            say(f"failed: {job.task.label}: {record['error']}")
+    failed = [(job, record["error"]) for job, record in records if record is not None and record["error"] is not None]
+    for job, error in failed:
+        say(f"failed: {job.task.label}: {error}")
     groups = group(records)
-    result: dict[str, Any] = {"experiment": name} | getattr(found, "rows", every_fit)(groups)
+    section = found.section(groups)
+    result: dict[str, Any] = {"experiment": name} | rows(found, groups)
     if out is not None:
         fits = [record["task"] | record["result"] for _, record in records if record is not None and record["result"]]
         write_atomically(out / "results.json", json.dumps(plain(result | {"fits": fits}), indent=1).encode())
-        figures = found.section(groups).figures
-        if figures:
-            write_atomically(out / f"{name}.png", stacked(figures))
+        if section.figures:
+            write_atomically(out / f"{name}.png", stacked(section.figures))
         result["report"] = str(out / "report.html")
     if json_:
         print_json(result)
-        return
-    print_tables(
-        found.tables(groups)
-        if hasattr(found, "tables")
-        else [table.without_files() for table in found.section(groups).tables]
-    )
-    if out is not None:
-        print_line(f"report: {result['report']}")
+    else:
+        print_tables(section.tables)
+        if out is not None:
+            print_line(f"report: {result['report']}")
+    if failed:
+        raise typer.Exit(1)
 
 
 def select(
@@ -154,40 +156,34 @@ def select(
     return [cell for cell in cells if cell.method in methods and cell.dataset in datasets and cell.setting in settings]
 
 
-def every_fit(groups: Sequence[Group]) -> dict[str, Any]:
-    """The `rows` of an experiment that has none of its own."""
-    return {
-        "rows": [
-            {"method": group.method, "dataset": group.cell.dataset, "setting": group.cell.setting, "seed": seed}
-            | result
-            for group in groups
-            for (seed, _), result in zip(group.files, group.results, strict=True)
-        ]
-    }
+def rows(found: Any, groups: Sequence[Group]) -> dict[str, Any]:
+    """What --json prints of an experiment: what it says itself (`rows`, or `row` of every cell), or else every fit."""
+    if hasattr(found, "rows"):
+        return cast(dict[str, Any], found.rows(groups))
+    if hasattr(found, "row"):
+        return {"rows": [found.row(group) for group in groups if group.results]}
+    each = ((g.cell, seed, result) for g in groups for (seed, _), result in zip(g.files, g.results, strict=True))
+    names = ("method", "dataset", "setting")
+    return {"rows": [dict(zip(names, cell[:3], strict=True)) | {"seed": seed} | result for cell, seed, result in each]}
 
 
 def print_tables(tables: Sequence[Table]) -> None:
-    """On standard output. Numbers stand to the right of their columns; what is quoted is faint."""
+    """On standard output, without links to files. Numbers stand to the right of their columns and are never broken."""
     import rich.table
     from rich.text import Text
 
     from gpssm.cli.output import table_console
 
-    def shown(entry: Entry) -> Text:
-        return Text(" ".join(part.text for part in entry))
-
-    for table in tables:
+    for table in (table.without_files() for table in tables):
         drawn = rich.table.Table(title=table.title, caption=table.note or None)
-        rows = [[shown(entry) for entry in row] for row in table.rows]
+        rows = [[Text(" ".join(part.text for part in entry)) for entry in row] for row in table.rows]
         for place, column in enumerate(table.columns):
-            numbers = all(_NUMBER.match(row[place].plain) for row in rows if row)
-            drawn.add_column(column, justify="right" if numbers else "left", no_wrap=True)
-        for row, entries in zip(rows, table.rows, strict=True):
-            if row:
-                drawn.add_row(*row, style="dim" if entries[0][0].quoted else None)
-            else:
-                drawn.add_section()
-        table_console(160).print(drawn)
+            numbers = all(_NUMBER.match(row[place].plain) for row in rows)
+            heading = fill(column, max((len(row[place]) for row in rows), default=0) or 11, break_long_words=False)
+            drawn.add_column(heading, justify="right" if numbers else "left", no_wrap=numbers)
+        for row in rows:
+            drawn.add_row(*row)
+        table_console(500).print(drawn)  # whatever is in a file is whole
 
 
 _NUMBER = re.compile(r"[-+\d/]|nan|inf|diverged|failed|not run|$")
@@ -251,8 +247,7 @@ def status(directory: Directory, json_: AsJson = False) -> None:
     from gpssm.cli.output import print_json, print_line
     from gpssm.training.progress import duration
 
-    found = Store(directory).status()
-    _tell_of_damage(directory, found)
+    found = _look(Store(directory))
     if json_:
         print_json(asdict(found))
         return
@@ -263,13 +258,11 @@ def status(directory: Directory, json_: AsJson = False) -> None:
 
 @app.command()
 def report(directory: Directory, json_: AsJson = False) -> None:
-    """Write the report of `gpssm reproduce` anew, from the results that there are."""
+    """Write the report of `gpssm reproduce` again, from the results that there are."""
     from gpssm.reproduction.report import write
 
     store = Store(directory)
-    found = store.status()  # says what is wrong with the directory, if anything is
-    _tell_of_damage(directory, found)
-    _tell(found, write(store), json_)
+    _tell(_look(store), write(store), json_)
 
 
 @app.command()
@@ -300,11 +293,14 @@ def describe(found: Status) -> str:
     return ", ".join(parts)
 
 
-def _tell_of_damage(directory: Path, found: Status) -> None:
+def _look(store: Store) -> Status:
+    """How far it is; says what is wrong with the directory, if anything is."""
     from gpssm.cli.output import say
 
+    found = store.status()
     for name in found.damaged:
-        say(f"{directory / name} is not a result, or a damaged one; its fit counts as not done.")
+        say(f"{store.directory / name} is not a result, or a damaged one; its fit counts as not done.")
+    return found
 
 
 def _tell(found: Status, written: Path, as_json: bool) -> None:

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, NamedTuple, Protocol
+from functools import reduce
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from gpssm.errors import InvalidInput
 from gpssm.experiments.pages import Section
@@ -35,10 +36,12 @@ class Task:
 
     @property
     def cell(self) -> Cell:
+        """What the task repeats, with one seed."""
         return Cell(self.method, self.dataset, self.setting, self.shortened, self.varied)
 
     @property
     def label(self) -> str:
+        """For people: `kink EnVI 0.008 sd seed 0`."""
         return " ".join([self.experiment, *filter(None, self.cell[:3]), f"seed {self.seed}"])
 
     @property
@@ -67,11 +70,14 @@ class Group:
 
     @property
     def method(self) -> str:
+        """The name of the method."""
         return self.cell.method
 
-    def values(self, name: str) -> list[float]:
-        """One number of every result; NaN where it was not finite."""
-        return [number_or_nan(result[name]) for result in self.results]
+    def values(self, *path: str | int) -> list[float]:
+        """One number of every result, by its name and those of what it is part of; NaN where it was not finite."""
+        return [
+            number_or_nan(reduce(lambda part, name: part[name], path, cast(Any, result))) for result in self.results
+        ]
 
 
 class Experiment(Protocol):
@@ -104,10 +110,10 @@ class Experiment(Protocol):
     # select(...) -> list[Cell]
     #     The cells that the command runs. Its arguments are the options of the command, each with its help:
     #     `method: Annotated[str, "EnVI, or all."] = "all"`. By default --method, --dataset and --setting by name.
+    # row(group) -> dict[str, Any]
+    #     What the command prints with --json of the results of a cell; by default every fit.
     # rows(groups) -> dict[str, Any]
-    #     What the command prints with --json, `{"rows": [...]}`; by default every fit.
-    # tables(groups) -> list[Table]
-    #     What the command prints; by default the tables of the section.
+    #     The same of all cells, `{"rows": [...]}`, where there is more to say, or not one row for every cell.
 
 
 def choose(name: str, asked: str | Iterable[str], known: Iterable[str]) -> list[str]:
@@ -129,16 +135,16 @@ def spell(value: Any) -> str:
     return repr(value.tolist()) if hasattr(value, "dtype") else repr(value)
 
 
-def number_or_nan(value: float | None) -> float:
+def number_or_nan(value: Any) -> float:
     """JSON has no NaN and no infinity: what is stored instead is None."""
     return float("nan") if value is None else float(value)
 
 
-def by_dataset(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """The groups of every data set, in the order they come in."""
+def by(groups: Sequence[Group], name: Literal["dataset", "setting"]) -> dict[str, list[Group]]:
+    """The groups of every data set, or of every setting, in the order they come in."""
     found: dict[str, list[Group]] = {}
-    for each in groups:
-        found.setdefault(each.cell.dataset, []).append(each)
+    for group in groups:
+        found.setdefault(getattr(group.cell, name), []).append(group)
     return found
 
 

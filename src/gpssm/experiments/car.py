@@ -19,11 +19,11 @@ import numpy as np
 
 from gpssm.datasets import car
 from gpssm.datasets.car import INITIAL_STATE, OBS_NOISE, PROCESS_NOISE, TRANSITION, Car
-from gpssm.experiments.base import Cell, Group, Task, choose, spell
+from gpssm.experiments.base import Cell, Group, Task, by, choose, spell
 from gpssm.experiments.drawing import BAND, Axes, band, panels
 from gpssm.experiments.estimates import Estimate, mean, means, median, spread, verdict
-from gpssm.experiments.pages import Figure, Row, Section, Table
-from gpssm.experiments.tables import entry, files, line, number, over_seeds, value
+from gpssm.experiments.pages import Entry, Figure, Section, Table
+from gpssm.experiments.tables import Column, entry, line, method_name, over_seeds, table, value
 from gpssm.filters import kalman
 from gpssm.gp.kernels import RBF
 from gpssm.methods.envi import EnVI
@@ -62,6 +62,7 @@ PAPER: dict[Emission, dict[str, tuple[float | None, ...]]] = {
 
 
 def cells(fast: bool) -> list[Cell]:
+    """Both emissions with every method; with --fast none that knows R."""
     methods = [m for m in METHODS if not (fast and m.endswith("R known"))]
     return [Cell(m, "car", e) for e, m in product(get_args(Emission), methods)]
 
@@ -70,15 +71,18 @@ def select(
     emission: Annotated[str, "C: 'identity', 'random' or 'all'."] = "all",
     method: Annotated[str, "KF, EnVI, OEnVI (either also as 'EnVI, R known'), baseline, or all."] = "all",
 ) -> list[Cell]:
+    """The cells that the options ask for."""
     emissions = choose("emission", emission, get_args(Emission))
     return [Cell(m, "car", e) for e, m in product(emissions, choose("method", method, METHODS))]
 
 
 def configuration(task: Task) -> str:
+    """The settings of the method, as text."""
     return spell(build(task.method, _simulate(task).emission))
 
 
 def cost(task: Task) -> float:
+    """Seconds that a fit takes, roughly."""
     return _COST.get(task.method, 15.0)
 
 
@@ -119,30 +123,24 @@ def build(method: str, emission: NDArray) -> Any:
     return None
 
 
-def _envi(name: str, data: Car, seed: int) -> tuple[NDArray, NDArray]:
-    outputs = data.series.outputs
-    method: EnVI = build(name, data.emission)
-    parts = [
-        method.fit(outputs[:length], seed=seed).filter(outputs[:length], seed=seed) for length in (TRAINING, LENGTH)
-    ]
-    mean, std = parts[1].mean.copy(), parts[1].std.copy()
-    mean[:TRAINING], std[:TRAINING] = parts[0].mean, parts[0].std
-    return mean, std
-
-
-def _oenvi(name: str, data: Car, seed: int) -> tuple[NDArray, NDArray]:
-    stream = build(name, data.emission).start(seed=seed)
-    estimates = [stream.learn_one(y) for y in data.series.outputs]
-    return np.array([e.state_mean for e in estimates]), np.array([e.state_std for e in estimates])
-
-
 def infer(method: str, data: Car, seed: int) -> tuple[NDArray, NDArray]:
     """Filtered states (T, 4) and their standard deviations."""
+    outputs = data.series.outputs
     if method == "KF":
         return _kalman(data)
     if method == "baseline":  # the observations themselves, as in the paper
-        return data.series.outputs, np.full((len(data.series.outputs), 4), np.sqrt(OBS_NOISE))
-    return (_oenvi if method.startswith("OEnVI") else _envi)(method, data, seed)
+        return outputs, np.full_like(outputs, np.sqrt(OBS_NOISE))
+    chosen = build(method, data.emission)
+    if isinstance(chosen, OEnVI):
+        stream = chosen.start(seed=seed)
+        estimates = [stream.learn_one(y) for y in outputs]
+        return np.array([e.state_mean for e in estimates]), np.array([e.state_std for e in estimates])
+    first, whole = (
+        chosen.fit(outputs[:length], seed=seed).filter(outputs[:length], seed=seed) for length in (TRAINING, LENGTH)
+    )
+    mean, std = whole.mean.copy(), whole.std.copy()
+    mean[:TRAINING], std[:TRAINING] = first.mean, first.std
+    return mean, std
 
 
 def run(task: Task) -> dict[str, Any]:
@@ -167,44 +165,23 @@ def score(mean: NDArray, data: Car) -> dict[str, float]:
     }
 
 
-def _in_slot(group: Group, name: str) -> list[float]:
-    return [result["rmse"][name] for result in group.results]
-
-
-def rows(groups: Sequence[Group]) -> dict[str, Any]:
-    """Every method over its seeds. Some random C are nearly singular, and their few seeds decide every mean."""
-    found = []
-    for group in (group for group in groups if group.results):
-        slots = {name: _in_slot(group, name) for name in NAMES}
-        row = {"emission": group.cell.setting, "method": group.method, "seeds": len(group.results)}
-        row["rmse"] = {name: mean(values).value for name, values in slots.items()}
-        row["rmse_sd"] = {name: spread(values) for name, values in slots.items()}
-        row["rmse_median"] = {name: median(values).value for name, values in slots.items()}
-        found.append(row | means(group, "seconds"))
-    return {"rows": found}
-
-
-def tables(groups: Sequence[Group]) -> list[Table]:
-    """One for every emission, with the paper's rows below ours."""
-    shown = []
-    for emission, own in _by_emission(groups).items():
-        middle, key = ("mean", "rmse") if emission == "identity" else ("median", "rmse_median")
-        ours = ((row["method"], row[key].values()) for row in rows(own)["rows"])
-        lines: list[Row] = [*(line(method, *(f"{each:.4f}" for each in numbers)) for method, numbers in ours), ()]
-        for method, told in PAPER[cast(Emission, emission)].items():
-            printed = ("/" if each is None else f"{each:.4f}" for each in told)
-            lines.append(line(f"{method}, printed in the paper", *printed, quoted=True))
-        title = f"Car, C {emission}: RMSE of the filtered state, {middle} over seeds"
-        shown.append(Table(title, ("method", *NAMES), tuple(lines)))
-    return shown
-
-
-def _by_emission(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    return {e: [g for g in groups if g.cell.setting == e] for e in dict.fromkeys(g.cell.setting for g in groups)}
+def row(group: Group) -> dict[str, Any]:
+    """A method over its seeds. Some random C are nearly singular, and their few seeds decide every mean."""
+    slots = {name: group.values("rmse", name) for name in NAMES}
+    return {
+        "emission": group.cell.setting,
+        "method": group.method,
+        "seeds": len(group.results),
+        "rmse": {name: mean(values).value for name, values in slots.items()},
+        "rmse_sd": {name: spread(values) for name, values in slots.items()},
+        "rmse_median": {name: median(values).value for name, values in slots.items()},
+        **means(group, "seconds"),
+    }
 
 
 def section(groups: Sequence[Group]) -> Section:
-    by_emission = _by_emission(groups)
+    """A table and a figure for every emission."""
+    by_emission = by(groups, "setting")
     return Section(
         "Supplement: inference of a car's state",
         (
@@ -220,22 +197,23 @@ def section(groups: Sequence[Group]) -> Section:
 
 def _table(emission: str, groups: list[Group]) -> Table:
     middle = mean if emission == "identity" else median
+    quoted = PAPER[cast(Emission, emission)]
+
+    def compared(group: Group) -> Entry:
+        whole = quoted.get(group.method, (None,))[-1]
+        return entry(verdict(middle(group.values("rmse", NAMES[-1])), None if whole is None else Estimate(whole)))
+
+    columns: dict[str, Column] = {"method": method_name}
+    columns |= {name: value("rmse", name, middle=middle) for name in NAMES}
+    columns |= {"verdict": compared, "seconds, all": value("seconds", digits=1)}
+    shown = table(f"Car, C {emission}: RMSE of the filtered state", groups, columns, over_seeds(groups), brief=True)
     lines = []
-    for group in groups:
-        found = [middle(_in_slot(group, name)) for name in NAMES]
-        told = PAPER[cast(Emission, emission)].get(group.method)
-        whole = None if told is None or told[-1] is None else Estimate(told[-1])
-        lines.append(
-            (
-                entry(group.method), *(number(group, each._replace(error=None)) for each in found),
-                entry(verdict(found[-1], whole)), value(group, "seconds", 1), files(group),
-            )
-        )  # fmt: skip
-        if told is not None:
-            numbers = ("" if each is None else f"{each:.3f}" for each in told)
+    for group, row in zip(groups, shown.rows, strict=True):
+        lines.append(row)
+        if group.method in quoted:
+            numbers = ("" if each is None else f"{each:.3f}" for each in quoted[group.method])
             lines.append(line(f"{group.method}, printed", *numbers, "", "", ""))
-    columns = ("method", *NAMES, "verdict", "seconds, all", "results by seed")
-    return Table(f"Car, C {emission}: RMSE of the filtered state", columns, tuple(lines), over_seeds(groups), True)
+    return shown._replace(rows=tuple(lines))
 
 
 def _figure(emission: str, groups: list[Group]) -> tuple[Figure, ...]:

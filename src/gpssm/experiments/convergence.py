@@ -17,12 +17,12 @@ import numpy as np
 
 from gpssm.datasets import kink, kink_function
 from gpssm.errors import InvalidInput
-from gpssm.experiments.base import Cell, Group, Task, choose, spell
+from gpssm.experiments.base import Cell, Group, Task, by, choose, spell
 from gpssm.experiments.drawing import Axes, panels
 from gpssm.experiments.estimates import mean, means, spread
 from gpssm.experiments.kink import GRID, LENGTH, PROCESS_NOISE, Setting, build
 from gpssm.experiments.pages import Figure, Section, Table
-from gpssm.experiments.tables import entry, files, formatted, number, value
+from gpssm.experiments.tables import Column, entry, method_name, table, value
 from gpssm.methods.base import StateSpaceMethod
 from gpssm.numerics.parameters import parameters
 from gpssm.plumbing.precision import double_precision
@@ -40,6 +40,7 @@ _MODEL = ("transition.gp.kernel", "transition.mean", "transition.mixing", "proce
 
 
 def cells(fast: bool) -> list[Cell]:
+    """Both readings of the process noise; with --fast one of them, and fewer steps."""
     settings, methods = (["sd"], ["EnVI", "VCDT"]) if fast else (get_args(Setting), METHODS)
     return [Cell(m, f"{OBS_NOISE:g}", s, shortened=fast) for s, m in product(settings, methods)]
 
@@ -49,6 +50,7 @@ def select(
     method: Annotated[str, f"{', '.join(METHODS)}, or all."] = "all",
     steps: Annotated[int, f"Iterations of every fit, {CHUNK} or more."] = STEPS,
 ) -> list[Cell]:
+    """The cells that the options ask for."""
     if steps < CHUNK:
         raise InvalidInput(f"steps: expected {CHUNK} or more, got {steps}.")
     chosen = product(choose("setting", setting, get_args(Setting)), choose("method", method, METHODS))
@@ -60,10 +62,12 @@ def _steps(cell: Cell) -> int:
 
 
 def configuration(task: Task) -> str:
+    """The settings of the method, as text."""
     return f"{spell(build(task.method, OBS_NOISE))}, {_steps(task.cell)} steps"
 
 
 def cost(task: Task) -> float:
+    """Seconds that a fit takes, roughly."""
     return 10.0 + 0.01 * _steps(task.cell)
 
 
@@ -109,36 +113,18 @@ def variational_parameters(method: StateSpaceMethod, outputs: np.ndarray) -> int
     return sum(np.size(p.value) for p in parameters(learner) if not p.name.removeprefix("model.").startswith(_MODEL))
 
 
-def _at_the_end(group: Group) -> list[float]:
-    return [result["mse"][-1] for result in group.results]
-
-
-def rows(groups: Sequence[Group]) -> dict[str, Any]:
-    """One for every method and setting: size, cost, and the error reached, over seeds."""
-    found = [
+def row(group: Group) -> dict[str, Any]:
+    """Size, cost, and the error reached, over seeds."""
+    return (
         {"method": group.method, "setting": group.cell.setting, "seeds": len(group.results)}
         | {"variational_parameters": group.results[0]["variational_parameters"]}
         | means(group, "seconds_per_iteration")
-        | {"mse": mean(_at_the_end(group)).value, "mse_sd": spread(_at_the_end(group))}
-        for group in groups
-        if group.results
-    ]
-    return {"rows": found}
-
-
-_COLUMNS = {
-    "setting": "{setting}", "method": "{method}", "variational parameters": "{variational_parameters:,}",
-    "ms per iteration": "{milliseconds:.1f}", "MSE": "{mse:.4f} ± {mse_sd:.4f}",
-}  # fmt: skip
-
-
-def tables(groups: Sequence[Group]) -> list[Table]:
-    found = [row | {"milliseconds": 1e3 * row["seconds_per_iteration"]} for row in rows(groups)["rows"]]
-    title = f"Kink function, observation noise {OBS_NOISE:g}, {_steps(groups[0].cell)} steps"
-    return [Table(title, tuple(_COLUMNS), tuple(formatted(_COLUMNS, found)))]
+        | {"mse": mean(group.values("mse", -1)).value, "mse_sd": spread(group.values("mse", -1))}
+    )
 
 
 def section(groups: Sequence[Group]) -> Section:
+    """A table, and the error against iterations and against seconds."""
     steps = "" if not groups else f"{_steps(groups[0].cell)} steps each, none stopped early. "
     return Section(
         "Convergence",
@@ -152,29 +138,21 @@ def section(groups: Sequence[Group]) -> Section:
 
 
 def _table(groups: Sequence[Group]) -> Table:
-    lines = tuple(
-        (
-            entry(group.cell.setting), entry(group.method), value(group, "variational_parameters", 0),
-            value(group, "seconds_per_iteration", 1, scale=1e3), number(group, mean(_at_the_end(group)), 4),
-            files(group),
-        )
-        for group in groups
-    )  # fmt: skip
-    columns = (
-        "process noise", "method", "variational parameters", "ms an iteration", "MSE at the end", "results by seed",
-    )  # fmt: skip
-    return Table("Convergence on kink", columns, lines)
+    columns: dict[str, Column] = {
+        "process noise": lambda group: entry(group.cell.setting),
+        "method": method_name,
+        "variational parameters": value("variational_parameters", digits=0),
+        "ms an iteration": value("seconds_per_iteration", digits=1, scale=1e3),
+        "MSE at the end": value("mse", -1, digits=4, error=True),
+    }
+    return table("Convergence on kink", groups, columns)
 
 
 def _figure(groups: Sequence[Group]) -> tuple[Figure, ...]:
-    settings = dict.fromkeys(group.cell.setting for group in groups)
-    shown = [
-        ([g for g in groups if g.cell.setting == s and g.results], against)
-        for s in settings
-        for against in ("step", "seconds")
-    ]
+    by_setting = ([group for group in own if group.results] for own in by(groups, "setting").values())
+    shown = [(own, against) if own else None for own in by_setting for against in ("step", "seconds")]
     caption = "MSE of f against iterations (left) and seconds (right): median over seeds, and the range between them."
-    return panels("convergence", caption, [item if item[0] else None for item in shown], 2, (5.5, 3.2), _draw)
+    return panels("convergence", caption, shown, 2, (5.5, 3.2), _draw)
 
 
 def _draw(ax: Axes, item: tuple[list[Group], str]) -> None:

@@ -11,7 +11,7 @@ mean square over cells, as there.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
@@ -30,7 +30,7 @@ from gpssm.experiments.drawing import Axes, panels
 from gpssm.experiments.estimates import mean, with_errors
 from gpssm.experiments.kink import LENGTH, PROCESS_NOISE
 from gpssm.experiments.pages import Figure, Section, Table
-from gpssm.experiments.tables import formatted
+from gpssm.experiments.tables import line
 from gpssm.filters import FILTERS, ensemble, extended, kalman, particle
 from gpssm.filters.ensemble import FilterSettings
 from gpssm.filters.particle import NUM_PARTICLES
@@ -94,6 +94,7 @@ def cells(fast: bool) -> list[Cell]:
 
 
 def select(system: Annotated[str, f"{', '.join(SYSTEMS)}, or all."] = "all") -> list[Cell]:
+    """The cells that the options ask for."""
     systems = choose("system", system, SYSTEMS)
     return [cell for cell in cells(fast=False) if cell.method in systems]
 
@@ -107,28 +108,24 @@ def configuration(task: Task) -> str:
 
 
 def cost(task: Task) -> float:
+    """Seconds that a fit takes, roughly."""
     return 30.0
 
 
 def run(task: Task) -> dict[str, Any]:
     """Every filter on one recording."""
     found = kink_runs(float(task.dataset), task.seed) if task.method == "kink" else lorenz96_runs(task.seed)
-    return {"runs": [asdict(each) for each in found]}
+    return {"runs": found}
 
 
-@dataclass(frozen=True)
-class Run:
-    """One filter on one recording."""
+def score(system: str, obs_noise: float, name: str, seed: int, *numbers: float) -> dict[str, Any]:
+    """What is kept of the filter `name` on one recording.
 
-    system: str
-    obs_noise: float
-    filter: str
-    seed: int
-    rmse: float
-    log_likelihood: float
-    """Per sample."""
-    seconds: float
-    """Of CPU time for 1000 samples, compilation not counted."""
+    The `numbers` are the `rmse` of the state, the `log_likelihood` per sample, and the CPU `seconds` for 1000 samples,
+    compilation not counted.
+    """
+    keys = ("system", "obs_noise", "filter", "seed", "rmse", "log_likelihood", "seconds")
+    return dict(zip(keys, (system, obs_noise, name, seed, *numbers), strict=True))
 
 
 class KnownTransition(eqx.Module):
@@ -168,7 +165,7 @@ def true_model(obs_noise: float) -> Posterior:
     return Posterior(model, scaling, settings, (), History(), "known", np.zeros((NUM_MEMBERS, 1)))
 
 
-def kink_runs(obs_noise: float, seed: int) -> list[Run]:
+def kink_runs(obs_noise: float, seed: int) -> list[dict[str, Any]]:
     """Every filter with the true and with the learned f on the same recording."""
     process_noise = PROCESS_NOISE["sd"]
     method = kink_experiment.build("EnVI", obs_noise)
@@ -180,15 +177,13 @@ def kink_runs(obs_noise: float, seed: int) -> list[Run]:
             if update is not None:
                 model = replace(model, settings=FilterSettings(NUM_MEMBERS, ensemble.Options(update=update)))
             states, seconds = timed(partial(model.filter, test.outputs, filter=kind, seed=seed))
-            rmse = metrics.rmse(states.mean, test.states)
-            runs.append(
-                Run(system, obs_noise, name, seed, rmse, states.log_likelihood / LENGTH, 1e3 * seconds / LENGTH)
-            )
+            numbers = metrics.rmse(states.mean, test.states), states.log_likelihood / LENGTH, 1e3 * seconds / LENGTH
+            runs.append(score(system, obs_noise, name, seed, *numbers))
     return runs
 
 
 @double_precision
-def lorenz96_runs(seed: int, length: int = TWIN_LENGTH) -> list[Run]:
+def lorenz96_runs(seed: int, length: int = TWIN_LENGTH) -> list[dict[str, Any]]:
     """The twin experiment for every filter; `length` samples count, after a burn-in."""
     data = lorenz96(1 + BURN_IN + length, seed)
     assert data.states is not None
@@ -203,8 +198,8 @@ def lorenz96_runs(seed: int, length: int = TWIN_LENGTH) -> list[Run]:
     for name, filter_ in filters.items():
         (mean, scores), seconds = timed(filter_)
         errors = np.sqrt(np.mean((np.asarray(mean) - data.states[1:]) ** 2, axis=1))[BURN_IN:]
-        score = float(np.mean(np.asarray(scores)[BURN_IN:]))
-        runs.append(Run(LORENZ, OBS_NOISE, name, seed, float(errors.mean()), score, 1e3 * seconds / len(outputs)))
+        density = float(np.mean(np.asarray(scores)[BURN_IN:]))
+        runs.append(score(LORENZ, OBS_NOISE, name, seed, float(errors.mean()), density, 1e3 * seconds / len(outputs)))
     return runs
 
 
@@ -294,19 +289,22 @@ def rows(groups: Sequence[Group]) -> dict[str, Any]:
     return {"rows": found}
 
 
-_COLUMNS = {
-    "system": "{system}", "obs noise": "{obs_noise:g}", "filter": "{filter}", "RMSE": "{rmse:.3f} ± {rmse_se:.3f}",
-    "published": "{published:.2f}", "log-likelihood / sample": "{log_likelihood:.3f} ± {log_likelihood_se:.3f}",
-    "CPU s / 1000": "{seconds:.3f}",
-}  # fmt: skip
-
-
-def tables(groups: Sequence[Group]) -> list[Table]:
-    found = rows(groups)["rows"]
-    told = [{"published": row["published_rmse"]} if row["published_rmse"] else {} for row in found]
-    lines = formatted(_COLUMNS, (row | published for row, published in zip(found, told, strict=True)))
+def _table(groups: Sequence[Group]) -> Table:
+    lines = tuple(
+        line(
+            row["system"],
+            f"{row['obs_noise']:g}",
+            row["filter"],
+            f"{row['rmse']:.3f} ± {row['rmse_se']:.3f}",
+            "" if row["published_rmse"] is None else f"{row['published_rmse']:.2f}",
+            f"{row['log_likelihood']:.3f} ± {row['log_likelihood_se']:.3f}",
+            f"{row['seconds']:.3f}",
+        )
+        for row in rows(groups)["rows"]
+    )
+    columns = ("system", "obs noise", "filter", "RMSE", "published", "log-likelihood / sample", "CPU s / 1000")
     title = f"Filters, mean ± standard error over {max(len(group.results) for group in groups)} seed(s)"
-    return [Table(title, tuple(_COLUMNS), tuple(lines))]
+    return Table(title, columns, lines)
 
 
 def section(groups: Sequence[Group]) -> Section:
@@ -315,7 +313,7 @@ def section(groups: Sequence[Group]) -> Section:
         "Error of the filtered state, log-likelihood and CPU time of every filter with the true f, and with f learned "
         "from another recording; Lorenz-96 with the true model only, beside the errors that DAPPER tells.",
     )
-    return Section("Filters side by side", about, tuple(tables(groups)), _figure(groups))
+    return Section("Filters side by side", about, (_table(groups),), _figure(groups))
 
 
 def _figure(groups: Sequence[Group]) -> tuple[Figure, ...]:

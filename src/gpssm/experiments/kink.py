@@ -10,7 +10,6 @@ log-likelihood of 1.106 cannot be reached with variance 0.05, so the paper's num
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Annotated, Any, Literal, cast, get_args
 
@@ -18,12 +17,12 @@ import numpy as np
 
 from gpssm.datasets import kink, kink_function
 from gpssm.errors import InvalidInput
-from gpssm.experiments.base import Cell, Group, Task, choose, spell
+from gpssm.experiments.base import Cell, Group, Task, by, choose, spell
 from gpssm.experiments.drawing import BAND, Axes, panels
 from gpssm.experiments.estimates import Estimate, mean, means, verdict, with_errors
 from gpssm.experiments.online import learn_once
-from gpssm.experiments.pages import Figure, Row, Section, Table
-from gpssm.experiments.tables import as_printed, entry, files, formatted, number, printed, value
+from gpssm.experiments.pages import Figure, Section, Table
+from gpssm.experiments.tables import Column, as_printed, entry, method_name, printed, table, value
 from gpssm.methods import registry
 from gpssm.methods.envi import EnVI
 from gpssm.online.stream import Stream
@@ -41,7 +40,7 @@ LENGTH, NUM_INDUCING = 600, 15
 GRID = np.linspace(-3.15, 1.15, 100)
 
 # method -> obs_noise -> (MSE, its standard error, log-likelihood, its standard error); setting `sd`
-PAPER: dict[str, dict[float, tuple[float, float, float, float]]] = {
+PAPER: dict[str, dict[float, tuple[float, ...]]] = {
     "vGPSSM": {
         0.008: (1.0410, 0.7426, -27.5981, 19.7817),
         0.08: (1.6390, 0.6783, -30.9557, 16.9218),
@@ -66,7 +65,7 @@ PAPER: dict[str, dict[float, tuple[float, float, float, float]]] = {
 
 # Online, setting `sd`: (MSE, its standard error) from what RGPSSM's authors have stored for five recordings, of their
 # method with tangents (as here) and of SVMC. Q was given as 0.3025 there, 121 times the truth.
-PUBLISHED_ONLINE: dict[str, dict[float, tuple[float, float]]] = {
+PUBLISHED_ONLINE: dict[str, dict[float, tuple[float, ...]]] = {
     "RGPSSM": {0.008: (0.0113, 0.0008), 0.08: (0.0870, 0.0064), 0.8: (1.268, 0.099)},
     "SVMC": {0.008: (0.0298, 0.0018), 0.08: (0.0978, 0.0125), 0.8: (1.174, 0.509)},
 }
@@ -91,6 +90,7 @@ def select(
     online: Annotated[bool, f"The methods that see every sample once: {', '.join(ONLINE)}."] = False,
     length: Annotated[int, "Number of samples, 50 or more."] = LENGTH,
 ) -> list[Cell]:
+    """The cells that the options ask for."""
     if obs_noise and min(obs_noise) <= 0:
         raise InvalidInput(f"obs-noise: expected positive variances, got {obs_noise}.")
     if length < 50:
@@ -107,10 +107,12 @@ def _cells(
 
 
 def configuration(task: Task) -> str:
+    """The settings of the method, as text."""
     return spell(build(task.method, float(task.dataset)))
 
 
 def cost(task: Task) -> float:
+    """Seconds that a fit takes, roughly."""
     return 10.0 if task.method in ONLINE else _COST.get(task.method, 20.0)
 
 
@@ -127,37 +129,24 @@ def build(method: str, obs_noise: float) -> Any:
     return registry.build(method, **registry.applicable(method, state_dim=1, num_inducing=NUM_INDUCING), **known)
 
 
-@dataclass(frozen=True)
-class Score:
-    """How well one fit has found f."""
-
-    seed: int
-    mse: float
-    log_likelihood: float
-    process_noise: float
-    iterations: int
-    fit_seconds: float
-    compile_seconds: float
-
-
-def score(
-    learned: Fitted | Stream, noise: float, seed: int, iterations: int, seconds: float, compile_seconds: float
-) -> Score:
-    """Compare the learned f, with process noise of variance `noise`, with the truth."""
+def score(learned: Fitted | Stream, process_noise: float) -> dict[str, float]:
+    """Compare the learned f with the truth on `GRID`; `process_noise` is the variance that was learned with it."""
     mean, var = (a[:, 0] for a in learned.transition(GRID[:, None]))
-    truth, total = kink_function(GRID), var + noise
+    truth, total = kink_function(GRID), var + process_noise
     density = -0.5 * (np.log(2 * np.pi * total) + (truth - mean) ** 2 / total)
     mse = float(np.mean((mean - truth) ** 2))
-    return Score(seed, mse, float(np.mean(density)), noise, iterations, seconds, compile_seconds)
+    return {"mse": mse, "log_likelihood": float(np.mean(density)), "process_noise": process_noise}
 
 
-def score_fit(posterior: Posterior, seed: int, seconds: float) -> Score:
-    """The score of a fitted model that took so many seconds, compilation included."""
+def score_fit(posterior: Posterior, seconds: float) -> dict[str, float]:
+    """The score of a fitted model that took so many seconds, compilation included; its iterations, and both times."""
     history = posterior.history
     noise = float(posterior.model.process_noise.covariance[0, 0]) * float(posterior.scaling.state_scale[0]) ** 2
-    iterations = history.step[-1] if history.step else 0
-    seconds = seconds - history.compile_seconds
-    return score(posterior, noise, seed, iterations, seconds, history.compile_seconds)
+    return score(posterior, noise) | {
+        "iterations": history.step[-1] if history.step else 0,
+        "fit_seconds": seconds - history.compile_seconds,
+        "compile_seconds": history.compile_seconds,
+    }
 
 
 def run(task: Task) -> dict[str, Any]:
@@ -169,72 +158,50 @@ def run(task: Task) -> dict[str, Any]:
     if task.method in ONLINE:
         learned = stream = cast(Stream, method.start(seed=seed))
         _, milliseconds = learn_once(stream, outputs)
-        found = score(stream, float(stream.process_noise[0]), seed, length, 1e-3 * milliseconds * length, 0.0)
+        found = score(stream, float(stream.process_noise[0]))
+        found |= {"iterations": length, "fit_seconds": 1e-3 * milliseconds * length, "compile_seconds": 0.0}
     else:
         started = time.perf_counter()
         learned = fitted = cast(Posterior, method.fit(outputs, seed=seed))
-        found = score_fit(fitted, seed, time.perf_counter() - started)
+        found = score_fit(fitted, time.perf_counter() - started)
     f, var = (np.asarray(a)[:, 0] for a in learned.transition(GRID[:, None]))
-    return asdict(found) | {"f": f.round(5).tolist(), "f_sd": np.sqrt(var).round(5).tolist()}
+    return {"seed": seed} | found | {"f": f.round(5).tolist(), "f_sd": np.sqrt(var).round(5).tolist()}
 
 
 def _length(cell: Cell) -> int:
     return LENGTH if cell.varied is None else int(cell.varied)
 
 
-def rows(groups: Sequence[Group]) -> dict[str, Any]:
-    """Mean and standard error of every cell over its seeds; the time that compiling took is a sum."""
-    found = [
-        {"method": g.method, "setting": g.cell.setting, "obs_noise": float(g.cell.dataset), "seeds": len(g.results)}
-        | with_errors(mse=g.values("mse"), log_likelihood=g.values("log_likelihood"))
-        | {"q_learned": mean(g.values("process_noise")).value}
-        | means(g, "iterations", "fit_seconds")
-        | {"compile_seconds": sum(g.values("compile_seconds"))}
-        for g in groups
-        if g.results
-    ]
-    return {"rows": found}
-
-
-_COLUMNS = {
-    "setting": "{setting}", "obs noise": "{obs_noise:g}", "method": "{method}", "MSE": "{mse:.4f} ± {mse_se:.4f}",
-    "log-likelihood": "{log_likelihood:.3f} ± {log_likelihood_se:.3f}", "Q": "{q_learned:.4f}",
-    "steps": "{iterations:.0f}",
-}  # fmt: skip
-
-
-def tables(groups: Sequence[Group]) -> list[Table]:
-    """One table, with what is printed below the rows of each level of noise; online, the cost is that of a sample."""
-    online = any(group.method in ONLINE for group in groups)
-    columns = _COLUMNS | ({"ms a sample": "{milliseconds:.2f}"} if online else {"fit s": "{fit_seconds:.1f}"})
-    found = [row | {"milliseconds": 1e3 * row["fit_seconds"] / _length(groups[0].cell)} for row in rows(groups)["rows"]]
-    lines: list[Row] = []
-    for here in dict.fromkeys((row["setting"], row["obs_noise"]) for row in found):
-        lines += formatted(columns, [row for row in found if (row["setting"], row["obs_noise"]) == here])
-        level = here[1]
-        told: dict[str, tuple[float, ...]]
-        told = {f"{name}, printed in the paper": each[level] for name, each in PAPER.items() if level in each}
-        if online:
-            stored = {f"{name}, by RGPSSM's authors": each.get(level, ()) for name, each in PUBLISHED_ONLINE.items()}
-            told = {name: each for name, each in stored.items() if each} | told
-        names = ("setting", "obs_noise", "method", "mse", "mse_se", "log_likelihood", "log_likelihood_se")
-        printed = (dict(zip(names, (*here, name, *each), strict=False)) for name, each in told.items())
-        lines += formatted(columns, printed if here[0] == "sd" else (), quoted=True)
-        lines.append(())
-    note = "The paper's numbers belong to setting sd (process noise 0.0025); variance is 0.05."
-    return [Table("Kink function, mean ± standard error over seeds", tuple(columns), tuple(lines), note)]
+def row(group: Group) -> dict[str, Any]:
+    """Mean and standard error over seeds; the time that compiling took is a sum."""
+    return (
+        {"method": group.method, "setting": group.cell.setting, "obs_noise": float(group.cell.dataset)}
+        | {"seeds": len(group.results)}
+        | with_errors(mse=group.values("mse"), log_likelihood=group.values("log_likelihood"))
+        | {"q_learned": mean(group.values("process_noise")).value}
+        | means(group, "iterations", "fit_seconds")
+        | {"compile_seconds": sum(group.values("compile_seconds"))}
+    )
 
 
 def section(groups: Sequence[Group]) -> Section:
     """As the paper prints it; then a table for every reading and kind of method, and the learned f."""
     kinds = (("offline", False), ("online, every sample seen once", True))
-    shown, figures = [_brief(groups)], list[Figure]()
-    for setting in dict.fromkeys(group.cell.setting for group in groups):
+    brief = as_printed(
+        "Kink: MSE of f, by process and observation noise",
+        groups,
+        lambda group: f"{group.cell.setting}, {group.cell.dataset}",
+        "mse",
+        lambda group: _printed(group)[0],
+        digits=4,
+    )
+    shown, figures = [brief], list[Figure]()
+    for setting, here in by(groups, "setting").items():
         for kind, online in kinds:
-            own = [g for g in groups if g.cell.setting == setting and (g.method in ONLINE) == online]
+            own = [group for group in here if (group.method in ONLINE) == online]
             if own:
                 shown.append(_table(f"Kink, process noise read as {setting}, {kind}", own, online))
-        figures += _figure(setting, [g for g in groups if g.cell.setting == setting])
+        figures += _figure(setting, here)
     return Section(
         "Table I: the kink function",
         (
@@ -250,15 +217,11 @@ def section(groups: Sequence[Group]) -> Section:
 
 def _printed(group: Group) -> tuple[Estimate | None, Estimate | None]:
     """MSE and log-density, where they are published."""
-    level = float(group.cell.dataset)
-    found = PAPER.get(group.method, {}).get(level)
-    online = PUBLISHED_ONLINE.get(group.method, {}).get(level)
-    if group.cell.setting != "sd" or (found is None and online is None):
-        return None, None
-    if found is None:
-        assert online is not None
-        return Estimate(*online), None
-    return Estimate(*found[:2]), Estimate(*found[2:])
+    quoted = (PAPER | PUBLISHED_ONLINE).get(group.method, {}).get(float(group.cell.dataset), ())
+    if group.cell.setting != "sd":
+        quoted = ()
+    error, density = (Estimate(pair[0], pair[1]) if pair else None for pair in (quoted[:2], quoted[2:]))
+    return error, density
 
 
 def _verdict(group: Group) -> str:
@@ -269,30 +232,19 @@ def _verdict(group: Group) -> str:
 
 
 def _table(title: str, groups: list[Group], online: bool) -> Table:
-    lines = []
-    for group in groups:
-        error, density = _printed(group)
-        lines.append(
-            (
-                entry(group.cell.dataset), entry(group.method), number(group, mean(group.values("mse")), 4),
-                number(group, mean(group.values("log_likelihood"))), printed(error, 4), printed(density),
-                entry(_verdict(group)), number(group, mean(group.values("process_noise")), 4),
-                value(group, "fit_seconds", 2, scale=1e3 / _length(group.cell) if online else 1.0), files(group),
-            )
-        )  # fmt: skip
-    columns = (
-        "observation noise", "method", "MSE", "log-density", "MSE printed", "log-density printed", "verdict",
-        "Q learned", "ms a sample" if online else "seconds a fit", "results by seed",
-    )  # fmt: skip
-    return Table(title, columns, tuple(lines))
-
-
-def _brief(groups: Sequence[Group]) -> Table:
-    def column(group: Group) -> str:
-        return f"{group.cell.setting}, {group.cell.dataset}"
-
-    title = "Kink: MSE of f, by process and observation noise"
-    return as_printed(title, groups, column, "mse", lambda group: _printed(group)[0], 4)
+    live = value("fit_seconds", digits=2, scale=1e3 / _length(groups[0].cell))
+    columns: dict[str, Column] = {
+        "observation noise": lambda group: entry(group.cell.dataset),
+        "method": method_name,
+        "MSE": value("mse", digits=4, error=True),
+        "log-density": value("log_likelihood", error=True),
+        "MSE printed": lambda group: printed(_printed(group)[0], 4),
+        "log-density printed": lambda group: printed(_printed(group)[1]),
+        "verdict": lambda group: entry(_verdict(group)),
+        "Q learned": value("process_noise", digits=4, error=True),
+        **({"ms a sample": live} if online else {"seconds a fit": value("fit_seconds", digits=2)}),
+    }
+    return table(title, groups, columns)
 
 
 def _figure(setting: str, groups: list[Group]) -> tuple[Figure, ...]:

@@ -13,12 +13,12 @@ from typing import Annotated, Any
 import numpy as np
 
 from gpssm.datasets.nascar import PROCESS_NOISE, nascar, nascar_function
-from gpssm.experiments.base import Cell, Group, Task, choose, number_or_nan, spell
+from gpssm.experiments.base import Cell, Group, Task, choose, spell
 from gpssm.experiments.drawing import Axes, panels
 from gpssm.experiments.estimates import Estimate, median, verdict
 from gpssm.experiments.online import learn_once
-from gpssm.experiments.pages import Figure, Row, Section, Table
-from gpssm.experiments.tables import entry, files, formatted, line, number, over_seeds, printed, value
+from gpssm.experiments.pages import Figure, Section, Table
+from gpssm.experiments.tables import Column, entry, line, method_name, over_seeds, printed, table, value
 from gpssm.methods import registry
 
 NDArray = np.ndarray
@@ -37,22 +37,27 @@ _STEPS, _PATHS, _GRID = 100, 25, (22, 14)
 
 
 def cells(fast: bool) -> list[Cell]:
+    """Every online method."""
     return [Cell(m, "track", "") for m in (("OEnVI", "RGPSSM") if fast else METHODS)]
 
 
 def select(method: Annotated[str, f"{', '.join(METHODS)}, or all."] = "all") -> list[Cell]:
+    """The cells that the options ask for."""
     return [Cell(m, "track", "") for m in choose("method", method, METHODS)]
 
 
 def configuration(task: Task) -> str:
+    """The settings of the method, as text."""
     return spell(build(task.method, nascar(1, task.seed).emission))
 
 
 def cost(task: Task) -> float:
+    """Seconds that a fit takes, roughly."""
     return 20.0
 
 
 def build(method: str, emission: NDArray) -> Any:
+    """The method as it is compared, with its defaults; the emission matrix (dy, 2) is given."""
     return registry.build_online(method, state_dim=2, num_inducing=NUM_INDUCING, emission=emission)
 
 
@@ -122,48 +127,24 @@ def _rmse(error: NDArray) -> float:
     return float(np.sqrt(np.mean(error**2)))
 
 
-def _at(group: Group, name: str, horizon: int) -> list[float]:
-    return [number_or_nan(result[name][str(horizon)]) for result in group.results]
-
-
-def rows(groups: Sequence[Group]) -> dict[str, Any]:
+def row(group: Group) -> dict[str, Any]:
     """Quartiles over seeds of the forecast, medians of the rest."""
-    found = []
-    for group in (group for group in groups if group.results):
-        row: dict[str, Any] = {"method": group.method, "seeds": len(group.results)}
-        for name in ("forecast_rmse", "oracle_rmse"):
-            row[name] = {str(h): np.quantile(_at(group, name, h), [0.25, 0.5, 0.75]).tolist() for h in HORIZONS}
-        for name in ("filter_rmse", "least_squares_rmse", "coverage90", "milliseconds"):
-            row[name] = median(group.values(name)).value
-        found.append(row)
-    return {"rows": found}
-
-
-_COLUMNS = {
-    "method": "{method}", **{f"RMSE, {h} steps": f"{{at_{h}}}" for h in HORIZONS}, "filter RMSE": "{filter_rmse:.3f}",
-    "in 90% band": "{coverage90:.2f}", "ms a sample": "{milliseconds:.2f}",
-}  # fmt: skip
-
-
-def tables(groups: Sequence[Group]) -> list[Table]:
-    """One table, with the oracle, least squares and the paper's rows below ours."""
-
-    def ahead(quartiles: dict[str, list[float]]) -> dict[str, str]:
-        return {f"at_{h}": f"{middle:.2f} ({low:.2f}, {high:.2f})" for h, (low, middle, high) in quartiles.items()}
-
-    found = rows(groups)["rows"]
-    lines = formatted(_COLUMNS, (row | ahead(row["forecast_rmse"]) for row in found))
-    for row in found[:1]:
-        oracle = {"method": "oracle: true dynamics, true state"} | ahead(row["oracle_rmse"])
-        squares = {"method": "least squares of each sample", "filter_rmse": row["least_squares_rmse"]}
-        lines += [*formatted(_COLUMNS, [oracle, squares]), ()]
-    told = ({"method": f"{m}, printed in the paper", f"at_{HORIZONS[-1]}": f"{e:.2f}"} for m, e in PAPER.items())
-    lines += formatted(_COLUMNS, told, quoted=True)
-    title = f"NASCAR: one pass over {LENGTH} samples, median (quartiles) over seeds"
-    return [Table(title, tuple(_COLUMNS), tuple(lines))]
+    return {
+        "method": group.method,
+        "seeds": len(group.results),
+        **{
+            name: {str(h): np.quantile(group.values(name, str(h)), [0.25, 0.5, 0.75]).tolist() for h in HORIZONS}
+            for name in ("forecast_rmse", "oracle_rmse")
+        },
+        **{
+            name: median(group.values(name)).value
+            for name in ("filter_rmse", "least_squares_rmse", "coverage90", "milliseconds")
+        },
+    }
 
 
 def section(groups: Sequence[Group]) -> Section:
+    """The table, the learned tracks and the forecasts."""
     return Section(
         "NASCAR: one pass, then a forecast",
         (
@@ -178,27 +159,29 @@ def section(groups: Sequence[Group]) -> Section:
 
 
 def _table(groups: Sequence[Group]) -> Table:
-    lines: list[Row] = []
-    for group in groups:
-        forecast = [median(_at(group, "forecast_rmse", h)) for h in HORIZONS]
-        told = Estimate(PAPER[group.method]) if group.method in PAPER else None
-        lines.append(
-            (
-                entry(group.method), *(number(group, e, 2) for e in forecast), printed(told, 2),
-                entry(verdict(forecast[-1], told)), value(group, "filter_rmse", middle=median),
-                value(group, "coverage90", 2, median), value(group, "milliseconds", 2, median), files(group),
-            )
-        )  # fmt: skip
+    def quoted(group: Group) -> Estimate | None:
+        return Estimate(PAPER[group.method]) if group.method in PAPER else None
+
+    def ahead(name: str, horizon: int) -> Column:
+        return value(name, str(horizon), digits=2, middle=median, error=True)
+
+    columns: dict[str, Column] = {
+        "method": method_name,
+        **{f"RMSE, {h} steps": ahead("forecast_rmse", h) for h in HORIZONS},
+        "printed, 500 steps": lambda group: printed(quoted(group), 2),
+        "verdict": lambda group: entry(
+            verdict(median(group.values("forecast_rmse", str(HORIZONS[-1]))), quoted(group))
+        ),
+        "filter RMSE": value("filter_rmse", middle=median),
+        "in 90% band": value("coverage90", digits=2, middle=median),
+        "ms a sample": value("milliseconds", digits=2, middle=median),
+    }
+    shown = table("NASCAR", groups, columns, over_seeds(groups), brief=True)
     best = max(groups, key=lambda group: len(group.results))
-    oracle = (number(best, median(_at(best, "oracle_rmse", h)), 2) for h in HORIZONS)
-    lines.append((entry("oracle"), *oracle, *line(*[""] * 6)))
-    squares = value(best, "least_squares_rmse", middle=median)
-    lines.append((*line("least squares of each sample", *[""] * 5), squares, *line("", "", "")))
-    columns = (
-        "method", *(f"RMSE, {h} steps" for h in HORIZONS), "printed, 500 steps", "verdict", "filter RMSE",
-        "in 90% band", "ms a sample", "results by seed",
-    )  # fmt: skip
-    return Table("NASCAR", columns, tuple(lines), over_seeds(groups), True)
+    oracle = (*line("oracle"), *(ahead("oracle_rmse", h)(best) for h in HORIZONS), *line(*[""] * 6))
+    squares = value("least_squares_rmse", middle=median)(best)
+    squares_row = (*line("least squares of each sample", *[""] * 5), squares, *line("", "", ""))
+    return shown._replace(rows=(*shown.rows, oracle, squares_row))
 
 
 def _figure(groups: Sequence[Group]) -> tuple[Figure, ...]:

@@ -1,30 +1,43 @@
-"""One pass of an online method over a recording, and what a sample costs."""
+"""Learning from a recording, with any method, and what that costs."""
 
 import time
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
+from gpssm.datasets import Series
 from gpssm.online.stream import Stream
+from gpssm.plumbing.compilation import CompileClock
 
 NDArray = np.ndarray
 
 
-class Pass(NamedTuple):
-    """What is left of it."""
+def learn_once(stream: Stream, outputs: NDArray, inputs: NDArray | None = None) -> tuple[NDArray, float]:
+    """Show every sample to the stream once, in order.
 
-    filtered: NDArray
-    """(T, dx) the state after every sample."""
-    milliseconds: float
-    """CPU time of one sample: the median, so that compilation does not count."""
-
-
-def learn_once(stream: Stream, outputs: NDArray, inputs: NDArray | None = None) -> Pass:
-    """Show every sample to the stream once, in order."""
+    Returns the state (T, dx) after every sample, and the CPU time of one in milliseconds: the median, so that
+    compilation does not count.
+    """
     filtered = np.empty((len(outputs), stream.method.state_dim))
     costs = np.empty(len(outputs))
     for t, y in enumerate(outputs):
         started = time.process_time()
         filtered[t] = stream.learn_one(y, None if inputs is None else inputs[t]).state_mean
         costs[t] = time.process_time() - started
-    return Pass(filtered, 1e3 * float(np.median(costs)))
+    return filtered, 1e3 * float(np.median(costs))
+
+
+def learn(method: Any, data: Series, seed: int) -> tuple[Any, float, float]:
+    """Fit a method to a recording, or show it every sample once if it learns online.
+
+    Returns the fitted model or the stream, the CPU seconds that learning took without compilation, and the seconds of
+    compilation.
+    """
+    cpu, clock = time.process_time(), CompileClock()
+    if hasattr(method, "fit"):
+        learned = method.fit(data.outputs, data.inputs, seed=seed)
+    else:
+        learned = method.start(seed=seed)
+        learn_once(learned, data.outputs, data.inputs)
+    compiling = clock.seconds
+    return learned, max(time.process_time() - cpu - compiling, 0.0), compiling

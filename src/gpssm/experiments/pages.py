@@ -8,13 +8,13 @@ class Part(NamedTuple):
 
     text: str
     link: str = ""
-    quoted: bool = False
-    """Somebody else's: faint on a terminal."""
 
 
 Entry = tuple[Part, ...]
 Row = tuple[Entry, ...]
-"""An empty one is a line across the table, on a terminal."""
+
+FILES = "results by seed"
+"""The heading of the last column of a table, where it leads to files."""
 
 
 class Table(NamedTuple):
@@ -28,7 +28,7 @@ class Table(NamedTuple):
 
     def without_files(self) -> "Table":
         """Without the column that leads to files, for where it would lead nowhere."""
-        kept = self.columns.index("results by seed") if "results by seed" in self.columns else None
+        kept = self.columns.index(FILES) if FILES in self.columns else None
         return self._replace(columns=self.columns[:kept], rows=tuple(row[:kept] for row in self.rows))
 
 

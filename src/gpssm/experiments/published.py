@@ -26,64 +26,45 @@ class Published(NamedTuple):
         return f"{self.rmse:g} {self.unit}".strip()
 
 
-def _champneys(unit: str, *numbers: tuple[str, str, float], test: str = "test") -> tuple[Published, ...]:
-    source = "Champneys et al. 2024 (arXiv 2405.10779)"
-    return tuple(Published(kind, system, rmse, unit, source, test) for kind, system, rmse in numbers)
-
-
-# Kind, system and RMSE. Of the best linear systems the paper tells no names.
-PUBLISHED: dict[str, tuple[Published, ...]] = {
-    "cascaded_tanks": _champneys(
-        "V",
-        ("linear", "", 0.588),
-        ("black box", "continuous-time SUBNET", 0.306),
-        ("black box", "GRU", 0.396),
-        ("black box", "polynomial NARX", 0.413),
-        ("black box", "GP NARX", 0.622),
-        ("grey box", "", 0.191),
-    ),
-    "coupled_drives_1": _champneys(
-        "", ("linear", "", 0.224), ("black box", "continuous-time SUBNET", 0.115), ("black box", "GP NARX", 0.102)
-    ),
-    "coupled_drives_2": _champneys(
-        "", ("linear", "", 0.384), ("black box", "continuous-time SUBNET", 0.074), ("black box", "GP NARX", 0.090)
-    ),
-    "silverbox": (
-        *_champneys(
-            "V",
-            ("linear", "", 6.96e-3),
-            ("black box", "SUBNET", 0.36e-3),
-            ("black box", "GP NARX", 0.30e-3),
-            test="multisine",
-        ),
-        *_champneys(
-            "V",
-            ("linear", "", 14.4e-3),
-            ("black box", "PNLSS", 0.26e-3),
-            ("black box", "GP NARX", 0.60e-3),
-            test="arrow",
-        ),
-    ),
-    "wiener_hammerstein": _champneys(
-        "V",
-        ("linear", "", 43.4e-3),
-        ("black box", "SUBNET", 0.241e-3),
-        ("black box", "GRU", 3.97e-3),
-        ("black box", "GP NARX", 23.1e-3),
-    ),
-    "emps": _champneys(
-        "m",
-        ("linear", "", 5.53e-3),
-        ("black box", "dynoNet", 2.64e-3),
-        ("black box", "GRU", 220e-3),
-        ("black box", "GP NARX", 1690e-3),
-    ),
-}
+# Champneys et al.: data set, test, unit, kind, system and RMSE. Of the best linear systems they tell no names.
+_CHAMPNEYS: tuple[tuple[str, str, str, str, str, float], ...] = (
+    ("cascaded_tanks", "test", "V", "linear", "", 0.588),
+    ("cascaded_tanks", "test", "V", "black box", "continuous-time SUBNET", 0.306),
+    ("cascaded_tanks", "test", "V", "black box", "GRU", 0.396),
+    ("cascaded_tanks", "test", "V", "black box", "polynomial NARX", 0.413),
+    ("cascaded_tanks", "test", "V", "black box", "GP NARX", 0.622),
+    ("cascaded_tanks", "test", "V", "grey box", "", 0.191),
+    ("coupled_drives_1", "test", "", "linear", "", 0.224),
+    ("coupled_drives_1", "test", "", "black box", "continuous-time SUBNET", 0.115),
+    ("coupled_drives_1", "test", "", "black box", "GP NARX", 0.102),
+    ("coupled_drives_2", "test", "", "linear", "", 0.384),
+    ("coupled_drives_2", "test", "", "black box", "continuous-time SUBNET", 0.074),
+    ("coupled_drives_2", "test", "", "black box", "GP NARX", 0.090),
+    ("silverbox", "multisine", "V", "linear", "", 6.96e-3),
+    ("silverbox", "multisine", "V", "black box", "SUBNET", 0.36e-3),
+    ("silverbox", "multisine", "V", "black box", "GP NARX", 0.30e-3),
+    ("silverbox", "arrow", "V", "linear", "", 14.4e-3),
+    ("silverbox", "arrow", "V", "black box", "PNLSS", 0.26e-3),
+    ("silverbox", "arrow", "V", "black box", "GP NARX", 0.60e-3),
+    ("wiener_hammerstein", "test", "V", "linear", "", 43.4e-3),
+    ("wiener_hammerstein", "test", "V", "black box", "SUBNET", 0.241e-3),
+    ("wiener_hammerstein", "test", "V", "black box", "GRU", 3.97e-3),
+    ("wiener_hammerstein", "test", "V", "black box", "GP NARX", 23.1e-3),
+    ("emps", "test", "m", "linear", "", 5.53e-3),
+    ("emps", "test", "m", "black box", "dynoNet", 2.64e-3),
+    ("emps", "test", "m", "black box", "GRU", 220e-3),
+    ("emps", "test", "m", "black box", "GP NARX", 1690e-3),
+)
 
 
 def published(dataset: str) -> tuple[Published, ...]:
     """All that is published for a data set; of the paper's table, and of what its rows come from, every system."""
-    found = PUBLISHED.get(dataset, ())
+    source = "Champneys et al. 2024 (arXiv 2405.10779)"
+    found = tuple(
+        Published(kind, system, rmse, unit, source, test)
+        for name, test, unit, kind, system, rmse in _CHAMPNEYS
+        if name == dataset
+    )
     if dataset in sysid.DATASETS:
         place = sysid.DATASETS.index(dataset)
         paper = ((name, cells[place][0]) for name, cells in sysid.PAPER.items())

@@ -12,7 +12,6 @@ Errors of different systems are compared as NRMSE, the error relative to the spr
 so that 1 is the error of a forecast that knows the mean of the test part and nothing else.
 """
 
-import time
 from collections.abc import Sequence
 from itertools import product
 from typing import Annotated, Any
@@ -21,18 +20,16 @@ import numpy as np
 from jaxtyping import Float
 
 from gpssm import evaluation, metrics
-from gpssm.datasets import SOURCES, Benchmark, Series, benchmark
+from gpssm.datasets import SOURCES, Benchmark, benchmark
 from gpssm.experiments import sysid
-from gpssm.experiments.base import Cell, Group, Task, by_dataset, choose, number_or_nan, spell
-from gpssm.experiments.drawing import Axes, panels
-from gpssm.experiments.drawing import forecast as draw_forecast
+from gpssm.experiments.base import Cell, Group, Task, by, choose, number_or_nan, spell
+from gpssm.experiments.drawing import Axes, forecast, panels
 from gpssm.experiments.estimates import mean
-from gpssm.experiments.online import learn_once
-from gpssm.experiments.pages import Entry, Figure, Part, Row, Section, Table
+from gpssm.experiments.online import learn, learn_once
+from gpssm.experiments.pages import Entry, Figure, Part, Section, Table
 from gpssm.experiments.published import best_published, published
-from gpssm.experiments.tables import entry, files, formatted, line, number, over_seeds, value
+from gpssm.experiments.tables import Column, entry, line, method_name, number, over_seeds, table, value
 from gpssm.methods import registry
-from gpssm.plumbing.compilation import CompileClock
 from gpssm.training.linear_search import AUTO
 
 NDArray = np.ndarray
@@ -42,19 +39,9 @@ LEFT_OUT = "recordings: all but the cascaded tanks and one of the coupled drives
 OUT = "results/recordings"
 
 DATASETS = (
-    *sysid.DATASETS,
-    "cascaded_tanks",
-    "coupled_drives_1",
-    "coupled_drives_2",
-    "heating",
-    "robot_arm",
-    "flutter",
-    "thermic_wall",
-    "exchanger",
-    "tank",
-    "winding",
-    "glass_furnace",
-)
+    *sysid.DATASETS, "cascaded_tanks", "coupled_drives_1", "coupled_drives_2", "heating", "robot_arm",
+    "flutter", "thermic_wall", "exchanger", "tank", "winding", "glass_furnace",
+)  # fmt: skip
 METHODS = (*registry.METHODS, *registry.ONLINE)
 LINEAR = ("ARX", "LinearGaussian")
 DEFAULT = ("EnVI", *LINEAR)
@@ -67,6 +54,7 @@ _DRAWN = 2  # outputs of one system: further ones would only repeat the picture
 
 
 def cells(fast: bool) -> list[Cell]:
+    """Every method on every recording."""
     datasets, methods = (_FAST_DATASETS, DEFAULT) if fast else (DATASETS, METHODS)
     return [Cell(m, d, "") for d, m in product(datasets, methods)]
 
@@ -78,21 +66,25 @@ def select(
         f"{', '.join(METHODS)}, or all; repeat for several. By default EnVI and two linear ones.",
     ] = None,
 ) -> list[Cell]:
+    """The cells that the options ask for."""
     methods = choose("method", method or DEFAULT, METHODS)
     return [Cell(m, d, "") for d, m in product(choose("dataset", dataset or "all", DATASETS), methods)]
 
 
 def configuration(task: Task) -> str:
+    """The settings of the method, as text."""
     return spell(build(task.method, len(SOURCES[task.dataset].output_names)))
 
 
 def cost(task: Task) -> float:
+    """Seconds that a fit takes, roughly."""
     if task.method not in registry.SYSTEMS and task.method not in registry.ONLINE and task.method != "LinearGaussian":
         return 2.0
     return (70.0 if task.method in registry.SYSTEMS else 15.0) * max(1.0, SOURCES[task.dataset].learn.length / 500)
 
 
 def run(task: Task) -> dict[str, Any]:
+    """Learn from a recording, forecast its test part and score that (`fit`)."""
     return fit(benchmark(task.dataset), task.method, task.seed)
 
 
@@ -110,9 +102,17 @@ def fit(data: Benchmark, method: str, seed: int) -> dict[str, Any]:
     """
     test, run_in = data.test.series, data.test.run_in
     seen, rest = test.rows(slice(None, run_in)), test.rows(slice(run_in, None))
-    paths, seconds, compiling = forecast(method, data.train, seen, rest.inputs, len(rest.outputs), seed)
+    horizon = len(rest.outputs)
+    learned, seconds, compiling = learn(build(method, test.outputs.shape[1]), data.train, seed)
+    if method in registry.ONLINE:
+        if run_in:  # as a live system would: the jump to the other recording is one that it has to live with
+            learn_once(learned, seen.outputs, seen.inputs)
+        paths = learned.forecast(horizon, rest.inputs, seed=seed).samples
+    else:
+        state = learned.filter(seen.outputs, seen.inputs, seed=seed) if run_in else None
+        paths = evaluation.free_run(learned, horizon, rest.inputs, state=state, seed=seed)
     low, high = np.quantile(paths, [0.05, 0.95], axis=0)
-    step = -(-len(rest.outputs) // _KEPT)
+    step = -(-horizon // _KEPT)
     curves = {"mean": paths.mean(axis=0), "low": low, "high": high, "truth": rest.outputs}
     return (
         {"dataset": data.name, "method": method, "seed": seed}
@@ -120,33 +120,6 @@ def fit(data: Benchmark, method: str, seed: int) -> dict[str, Any]:
         | {"cpu_seconds": seconds, "compile_seconds": compiling, "step": step}
         | {name: _digits(curve[::step]) for name, curve in curves.items()}
     )
-
-
-def forecast(
-    method: str, train: Series, seen: Series, inputs: NDArray | None, horizon: int, seed: int
-) -> tuple[Float[NDArray, "p h dy"], float, float]:
-    """Learn from `train`; then forecast what follows it, or what follows the samples `seen` of another recording.
-
-    Returns paths (p, horizon, dy), and the CPU seconds of learning: without compilation, and of compilation.
-    """
-    chosen = build(method, train.outputs.shape[1])
-    cpu, clock = time.process_time(), CompileClock()
-    if method in registry.ONLINE:
-        stream = chosen.start(seed=seed)
-        learn_once(stream, train.outputs, train.inputs)
-        compiling = clock.seconds
-        seconds = time.process_time() - cpu - compiling
-        # As a live system would: the jump to the other recording is one that it has to live with.
-        if len(seen.outputs):
-            learn_once(stream, seen.outputs, seen.inputs)
-        paths = stream.forecast(horizon, inputs, seed=seed).samples
-    else:
-        fitted = chosen.fit(train.outputs, train.inputs, seed=seed)
-        compiling = clock.seconds
-        seconds = time.process_time() - cpu - compiling
-        state = fitted.filter(seen.outputs, seen.inputs, seed=seed) if len(seen.outputs) else None
-        paths = evaluation.free_run(fitted, horizon, inputs, state=state, seed=seed)
-    return paths, max(seconds, 0.0), compiling
 
 
 def scores(paths: Float[NDArray, "p h dy"], truth: Float[NDArray, "h dy"]) -> dict[str, Any]:
@@ -233,39 +206,13 @@ def rows(groups: Sequence[Group]) -> dict[str, Any]:
     return {
         "rows": found,
         "summary": summary(found),
-        "published": {dataset: [each._asdict() for each in published(dataset)] for dataset in by_dataset(groups)},
+        "published": {dataset: [each._asdict() for each in published(dataset)] for dataset in by(groups, "dataset")},
     }
-
-
-_COLUMNS = {
-    "data set": "{dataset}", "method": "{method}", "NRMSE": "{nrmse:.4f}", "RMSE": "{error}",
-    "in 90% band": "{coverage90:.2f}", "CRPS / sd": "{crps:.4f}", "NLPD": "{nlpd:.3f}", "CPU s": "{cpu_seconds:.1f}",
-    "seeds": "{over}",
-}  # fmt: skip
-
-
-def tables(groups: Sequence[Group]) -> list[Table]:
-    """One with all data sets, what is published below ours, and one over all data sets."""
-    lines: list[Row] = []
-    for dataset, own in by_dataset(groups).items():
-        for row in _rows(own):
-            both = zip(np.atleast_1d(row["rmse"]), np.atleast_1d(row["rmse_sd"]), strict=True)
-            error = "\n".join(f"{value:.4g} ± {deviation:.1g}" for value, deviation in both)  # a line for every output
-            over = f"{row['seeds']}, {row['failed']} failed" if row["failed"] else str(row["seeds"])
-            lines += formatted(_COLUMNS, [row | {"error": error, "over": over}])
-        for each in best_published(dataset):
-            name = ", ".join(filter(None, (each.kind, each.system, "published")))
-            lines += formatted(_COLUMNS, [{"dataset": dataset, "method": name, "error": each.error}], quoted=True)
-        lines.append(())
-    title = "Recordings: the test part forecast at once, mean over seeds"
-    note = "RMSE in the units of the recording, ± standard deviation over seeds; NLPD in these units, too"
-    over_all = _summary(groups)._replace(title=f"Every method over {len(by_dataset(groups))} data set(s)", note="")
-    return [Table(title, tuple(_COLUMNS), tuple(lines), note), over_all]
 
 
 def section(groups: Sequence[Group]) -> Section:
     """Three tables over all data sets; then a table and a figure for every one."""
-    own = by_dataset(groups)
+    own = by(groups, "dataset")
     over_all = (_brief(groups, list(own)), _overview(groups, list(own)), _summary(groups))
     return Section(
         "Sixteen recordings",
@@ -293,8 +240,8 @@ def _overview(groups: Sequence[Group], datasets: list[str]) -> Table:
     lines = []
     for dataset in datasets:
         ours = (_error_and_band(found.get((dataset, method))) for method in methods)
-        told = ", ".join(f"{each.name} {each.error}" for each in best_published(dataset))
-        lines.append((entry(dataset), *ours, entry(told)))
+        quoted = ", ".join(f"{each.name} {each.error}" for each in best_published(dataset))
+        lines.append((entry(dataset), *ours, entry(quoted)))
     title = "Recordings: NRMSE of the free run, and the share of numbers in its 90% band"
     return Table(title, ("data set", *methods, "published RMSE"), tuple(lines), over_seeds(groups))
 
@@ -309,9 +256,11 @@ def _brief(groups: Sequence[Group], datasets: list[str]) -> Table:
         best = min(others, key=lambda group: float(np.mean(group.values("nrmse"))), default=None)
         named = entry("") if best is None else (*_error_and_band(best), Part(best.method))
         envi = _rmse(found[dataset, "EnVI"]) if (dataset, "EnVI") in found else entry("")
-        told = min(published(dataset), key=lambda each: each.rmse, default=None)
+        quoted = min(published(dataset), key=lambda each: each.rmse, default=None)
         ours = (_error_and_band(found.get((dataset, m))) for m in first)
-        lines.append((entry(dataset), *ours, named, envi, entry("" if told is None else f"{told.error} ({told.name})")))
+        lines.append(
+            (entry(dataset), *ours, named, envi, entry("" if quoted is None else f"{quoted.error} ({quoted.name})"))
+        )
     title = "Sixteen recordings: NRMSE of the free run (share of numbers in its 90% band)"
     columns = ("data set", *first, "best of the others", "EnVI: RMSE", "published RMSE")
     return Table(title, columns, tuple(lines), over_seeds(groups), brief=True)
@@ -340,22 +289,22 @@ def _summary(groups: Sequence[Group]) -> Table:
 
 
 def _table(dataset: str, groups: list[Group]) -> Table:
-    lines = [
-        (
-            entry(group.method), number(group, mean(group.values("nrmse"))), _rmse(group), value(group, "nlpd"),
-            value(group, "crps"), value(group, "coverage90", 2), value(group, "cpu_seconds", 1),
-            value(group, "compile_seconds", 1), files(group),
-        )
-        for group in groups
-    ]  # fmt: skip
-    lines += [line(f"{each.name}, published", "", each.error, *[""] * 6) for each in published(dataset)]
-    columns = (
-        "method", "NRMSE", "RMSE", "NLPD", "CRPS / sd", "in 90% band", "CPU seconds a fit", "compiling, s",
-        "results by seed",
-    )  # fmt: skip
-    sources = dict.fromkeys(each.source for each in published(dataset))
+    columns: dict[str, Column] = {
+        "method": method_name,
+        "NRMSE": value("nrmse", error=True),
+        "RMSE": _rmse,
+        "NLPD": value("nlpd"),
+        "CRPS / sd": value("crps"),
+        "in 90% band": value("coverage90", digits=2),
+        "CPU seconds a fit": value("cpu_seconds", digits=1),
+        "compiling, s": value("compile_seconds", digits=1),
+    }
+    quoted = published(dataset)
+    sources = dict.fromkeys(each.source for each in quoted)
     note = f"Published: {'; '.join(sources)}." if sources else ""
-    return Table(f"{dataset}: {SOURCES[dataset].description}", columns, tuple(lines), note)
+    shown = table(f"{dataset}: {SOURCES[dataset].description}", groups, columns, note)
+    theirs = (line(f"{each.name}, published", "", each.error, *[""] * 6) for each in quoted)
+    return shown._replace(rows=(*shown.rows, *theirs))
 
 
 def _rmse(group: Group) -> Entry:
@@ -383,4 +332,4 @@ def _draw(ax: Axes, panel: tuple[Group, int]) -> None:
     title = f"{group.method}: {SOURCES[group.cell.dataset].output_names[j]}"
     if result["rmse"][j] is not None:
         title += f", RMSE {result['rmse'][j]:.3g}"
-    draw_forecast(ax, title, curves, result["step"])
+    forecast(ax, title, curves, result["step"])

@@ -8,7 +8,6 @@ Online, a method sees every sample of the first half once; then it free-runs ove
 in blocks, between which it goes on learning. Its state is the output and its past, with as many of the last inputs.
 """
 
-import time
 from collections.abc import Sequence
 from itertools import product
 from typing import Annotated, Any
@@ -18,12 +17,12 @@ import numpy as np
 from gpssm import evaluation
 from gpssm.datasets import Series, load
 from gpssm.errors import InvalidInput
-from gpssm.experiments.base import Cell, Group, Task, by_dataset, choose, spell
+from gpssm.experiments.base import Cell, Group, Task, by, choose, spell
 from gpssm.experiments.drawing import Axes, forecast, panels
-from gpssm.experiments.estimates import Estimate, mean, means, spread, text, verdict
-from gpssm.experiments.online import learn_once
-from gpssm.experiments.pages import Figure, Row, Section, Table
-from gpssm.experiments.tables import as_printed, entry, files, formatted, line, number, printed, value
+from gpssm.experiments.estimates import Estimate, mean, means, spread, verdict
+from gpssm.experiments.online import learn, learn_once
+from gpssm.experiments.pages import Figure, Section, Table
+from gpssm.experiments.tables import Column, as_printed, entry, method_name, printed, table, value
 from gpssm.methods import registry
 from gpssm.online.stream import Stream
 
@@ -57,6 +56,7 @@ _PAPER_SEEDS = 5
 
 
 def cells(fast: bool) -> list[Cell]:
+    """Every method on every recording."""
     if fast:
         return [_cell(m, d) for d, m in product(_FAST_DATASETS, _FAST_METHODS)]
     return [_cell(m, d) for d, m in product(DATASETS, (*METHODS, *ONLINE))]
@@ -68,6 +68,7 @@ def select(
     online: Annotated[bool, f"The methods that see every sample once: {', '.join(ONLINE)}."] = False,
     missing: Annotated[float, "Share of training outputs to delete at random."] = 0.0,
 ) -> list[Cell]:
+    """The cells that the options ask for."""
     if not 0 <= missing < 1:
         raise InvalidInput(f"missing: expected a share in [0, 1), got {missing!r}.")
     methods = choose("method", method, ONLINE if online else METHODS)
@@ -79,10 +80,12 @@ def _cell(method: str, dataset: str, missing: float | None = None) -> Cell:
 
 
 def configuration(task: Task) -> str:
+    """The settings of the method, as text."""
     return spell(build(task.method))
 
 
 def cost(task: Task) -> float:
+    """Seconds that a fit takes, roughly."""
     return 70.0 if task.method in registry.SYSTEMS else 15.0
 
 
@@ -96,36 +99,29 @@ def build(method: str, state_dim: int = STATE_DIM) -> Any:
 
 
 def run(task: Task) -> dict[str, Any]:
-    data = load(task.dataset)
-    score = fit(task.dataset, data, task.method, task.seed, task.varied or 0.0)
-    curves = {name: np.round(score[name], 6).tolist() for name in ("mean", "low", "high")}
-    return score | curves | {"truth": np.round(data.split(0.5)[1].outputs[:, 0], 6).tolist()}
+    """Learn from the first half of a recording, forecast the second and score that (`fit`)."""
+    return fit(task.dataset, load(task.dataset), task.method, task.seed, task.varied or 0.0)
 
 
 def fit(dataset: str, data: Series, method: str, seed: int, missing: float = 0.0) -> dict[str, Any]:
     """Learn from the first half of `data`, with a share of its outputs deleted at random, and score the second.
 
-    `nlpd`, `crps` and `coverage90` are those of the free run, and so are the curves of its first output: `mean`, and
-    the quantiles `low` and `high` that hold 90%. `widening` is the standard deviation of the forecast over the last
-    fifth of the free run, relative to its first step.
+    `nlpd`, `crps` and `coverage90` are those of the free run, and so are the curves of the first output: the `mean`,
+    the quantiles `low` and `high` that hold 90%, and the `truth`. `widening` is the standard deviation of the forecast
+    over the last fifth of the free run, relative to its first step. `fit_seconds` is CPU time without compilation.
     """
     train, test = data.split(0.5)
-    outputs = _delete(train.outputs, missing, seed)
+    holed = train._replace(outputs=_delete(train.outputs, missing, seed))
+    learned, seconds, compile_seconds = learn(build(method), holed, seed)
     if method in ONLINE:
-        stream: Stream = build(method).start(seed=seed)
-        _, milliseconds = learn_once(stream, outputs, train.inputs)
-        seconds, compile_seconds = 1e-3 * milliseconds * len(outputs), 0.0
-        free = stream.forecast(len(test.outputs), test.inputs, seed=seed).samples
-        blocks = _blocks_live(stream, test, seed)
+        free = learned.forecast(len(test.outputs), test.inputs, seed=seed).samples
+        blocks = _blocks_live(learned, test, seed)
     else:
-        clock = time.perf_counter()  # as compilation is timed, which is taken off
-        fitted = build(method).fit(outputs, train.inputs, seed=seed)
-        compile_seconds = fitted.history.compile_seconds
-        seconds = time.perf_counter() - clock - compile_seconds
-        free = evaluation.free_run(fitted, len(test.outputs), test.inputs, seed=seed)
-        blocks = evaluation.blocks(fitted, test.outputs, test.inputs, length=BLOCK, seed=seed)
+        free = evaluation.free_run(learned, len(test.outputs), test.inputs, seed=seed)
+        blocks = evaluation.blocks(learned, test.outputs, test.inputs, length=BLOCK, seed=seed)
     found, in_blocks = evaluation.score(free, test.outputs), evaluation.score(blocks, test.outputs)
     low, high = np.quantile(free[:, :, 0], [0.05, 0.95], axis=0)
+    curves = {"mean": free[:, :, 0].mean(axis=0), "low": low, "high": high, "truth": test.outputs[:, 0]}
     deviation = free[:, :, 0].std(axis=0)
     return {
         "dataset": dataset,
@@ -141,9 +137,7 @@ def fit(dataset: str, data: Series, method: str, seed: int, missing: float = 0.0
         "widening": float(deviation[-len(deviation) // 5 :].mean() / deviation[0]),
         "fit_seconds": seconds,
         "compile_seconds": compile_seconds,
-        "mean": free[:, :, 0].mean(axis=0).tolist(),
-        "low": low.tolist(),
-        "high": high.tolist(),
+        **{name: np.round(curve, 6).tolist() for name, curve in curves.items()},
     }
 
 
@@ -165,46 +159,19 @@ def _delete(outputs: NDArray, share: float, seed: int) -> NDArray:
     return kept
 
 
-def rows(groups: Sequence[Group]) -> dict[str, Any]:
+def row(group: Group) -> dict[str, Any]:
     """Means over seeds, and the standard deviation of the free run's RMSE."""
-    found = [
+    return (
         {"dataset": group.cell.dataset, "method": group.method, "seeds": len(group.results)}
         | means(group, "free_run_rmse")
         | {"free_run_rmse_sd": spread(group.values("free_run_rmse"))}
         | means(group, "blocks50_rmse", "nlpd", "crps", "coverage90", "fit_seconds")
-        for group in groups
-        if group.results
-    ]
-    return {"rows": found}
-
-
-_COLUMNS = {
-    "method": "{method}", "free run RMSE": "{free_run_rmse:.4f} ± {free_run_rmse_sd:.4f}",
-    "blocks50 RMSE": "{blocks50_rmse:.4f}", "NLPD": "{nlpd:.3f}", "CRPS": "{crps:.4f}",
-    "in 90% band": "{coverage90:.2f}", "fit s": "{fit_seconds:.1f}",
-}  # fmt: skip
-
-
-def tables(groups: Sequence[Group]) -> list[Table]:
-    """One for every data set, with the paper's rows below ours."""
-    shown, rest = [], [""] * (len(_COLUMNS) - 2)
-    for dataset, own in by_dataset(groups).items():
-        lines: list[Row] = [*formatted(_COLUMNS, rows(own)["rows"]), ()]
-        place = DATASETS.index(dataset)
-        if any(group.method in ONLINE for group in own):
-            for method, numbers in PUBLISHED_ONLINE.items():
-                lines.append(line(f"{method}, published", f"{numbers[place]:.3f}", *rest, quoted=True))
-        for method, told in PAPER.items():
-            lines.append(line(f"{method}, printed in the paper", text(Estimate(*told[place])), *rest, quoted=True))
-        title = f"{dataset}: second half forecast from the first, mean over seeds"
-        note = "± standard deviation over seeds; NLPD, CRPS and the band are those of the free run"
-        shown.append(Table(title, tuple(_COLUMNS), tuple(lines), note))
-    return shown
+    )
 
 
 def section(groups: Sequence[Group]) -> Section:
     """As the paper prints it; then a table and a figure for every data set."""
-    own = by_dataset(groups)
+    own = by(groups, "dataset")
     brief = as_printed(
         "Five recorded systems: RMSE of the free run", groups, lambda g: g.cell.dataset, "free_run_rmse", _printed
     )
@@ -227,26 +194,24 @@ def _printed(group: Group) -> Estimate | None:
         return Estimate(PUBLISHED_ONLINE[group.method][place])
     if group.method not in PAPER:
         return None
-    told, deviation = PAPER[group.method][place]
-    return Estimate(told, deviation / np.sqrt(_PAPER_SEEDS))
+    quoted, deviation = PAPER[group.method][place]
+    return Estimate(quoted, deviation / np.sqrt(_PAPER_SEEDS))
 
 
 def _table(dataset: str, groups: list[Group]) -> Table:
-    lines = []
-    for group in groups:
-        rmse, told = mean(group.values("free_run_rmse")), _printed(group)
-        lines.append(
-            (
-                entry(group.method), entry(group.cell.setting), number(group, rmse), printed(told),
-                entry(verdict(rmse, told)), number(group, mean(group.values("blocks50_rmse"))), value(group, "nlpd"),
-                value(group, "crps"), value(group, "coverage90", 2), value(group, "fit_seconds", 1), files(group),
-            )
-        )  # fmt: skip
-    columns = (
-        "method", "", "free run RMSE", "printed", "verdict", "blocks of 50 RMSE", "NLPD", "CRPS", "in 90% band",
-        "seconds a fit", "results by seed",
-    )  # fmt: skip
-    return Table(dataset, columns, tuple(lines), "NLPD, CRPS and the band are those of the free run.")
+    columns: dict[str, Column] = {
+        "method": method_name,
+        "": lambda group: entry(group.cell.setting),
+        "free run RMSE": value("free_run_rmse", error=True),
+        "printed": lambda group: printed(_printed(group)),
+        "verdict": lambda group: entry(verdict(mean(group.values("free_run_rmse")), _printed(group))),
+        "blocks of 50 RMSE": value("blocks50_rmse", error=True),
+        "NLPD": value("nlpd"),
+        "CRPS": value("crps"),
+        "in 90% band": value("coverage90", digits=2),
+        "seconds a fit": value("fit_seconds", digits=1),
+    }
+    return table(dataset, groups, columns, "NLPD, CRPS and the band are those of the free run.")
 
 
 def _figure(dataset: str, groups: list[Group]) -> tuple[Figure, ...]:

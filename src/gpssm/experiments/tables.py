@@ -1,11 +1,12 @@
 """Tables: numbers as entries that lead to the files they come from, beside those that are printed."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from gpssm.experiments.base import Group
 from gpssm.experiments.estimates import Estimate, mean, text
-from gpssm.experiments.pages import Entry, Part, Row, Table
+from gpssm.experiments.pages import FILES, Entry, Part, Row, Table
+
+Column = Callable[[Group], Entry]
 
 
 def entry(text: str, link: str = "") -> Entry:
@@ -13,24 +14,9 @@ def entry(text: str, link: str = "") -> Entry:
     return (Part(text, link),)
 
 
-def line(*texts: str, quoted: bool = False) -> Row:
-    """A row of texts that lead nowhere; `quoted` from somebody else."""
-    return tuple((Part(text, "", quoted),) for text in texts)
-
-
-def formatted(columns: dict[str, str], rows: Iterable[dict[str, Any]], quoted: bool = False) -> list[Row]:
-    """Rows of numbers as text: `columns` has a format for every heading, in terms of the names in a row.
-
-    Empty where a row has no such number.
-    """
-
-    def shown(form: str, row: dict[str, Any]) -> str:
-        try:
-            return form.format(**row)
-        except KeyError:
-            return ""
-
-    return [line(*(shown(form, row) for form in columns.values()), quoted=quoted) for row in rows]
+def line(*texts: str) -> Row:
+    """A row of texts that lead nowhere."""
+    return tuple(entry(text) for text in texts)
 
 
 def number(group: Group, estimate: Estimate, digits: int = 3) -> Entry:
@@ -41,10 +27,32 @@ def number(group: Group, estimate: Estimate, digits: int = 3) -> Entry:
 
 
 def value(
-    group: Group, name: str, digits: int = 3, middle: Callable[[Sequence[float]], Estimate] = mean, scale: float = 1.0
-) -> Entry:
-    """The mean (or another `middle`) of a number over seeds, without its error, in other units if `scale` is given."""
-    return number(group, middle([scale * v for v in group.values(name)])._replace(error=None), digits)
+    *path: str | int,
+    digits: int = 3,
+    middle: Callable[[Sequence[float]], Estimate] = mean,
+    error: bool = False,
+    scale: float = 1.0,
+) -> Column:
+    """A column with the mean (or another `middle`) of a number over seeds.
+
+    Args:
+        path: the name of the number in the results, after those of what it is part of.
+        digits: after the point.
+        middle: the mean or the median.
+        error: whether its standard error is shown, too.
+        scale: what numbers are multiplied by, for other units.
+    """
+
+    def shown(group: Group) -> Entry:
+        estimate = middle([scale * each for each in group.values(*path)])
+        return number(group, estimate if error else estimate._replace(error=None), digits)
+
+    return shown
+
+
+def method_name(group: Group) -> Entry:
+    """The column of names."""
+    return entry(group.method)
 
 
 def printed(estimate: Estimate | None, digits: int = 3) -> Entry:
@@ -59,6 +67,15 @@ def files(group: Group) -> Entry:
         *(Part(f"{seed} failed", file) for seed, file in group.failed),
         *(Part(f"{seed} not run") for seed in group.missing),
     )
+
+
+def table(
+    title: str, groups: Sequence[Group], columns: dict[str, Column], note: str = "", brief: bool = False
+) -> Table:
+    """A row for every group: what each column, by its heading, makes of it, and its files at the end."""
+    columns = columns | {FILES: files}
+    rows = tuple(tuple(column(group) for column in columns.values()) for group in groups)
+    return Table(title, tuple(columns), rows, note, brief)
 
 
 def over_seeds(groups: Sequence[Group]) -> str:
@@ -80,7 +97,7 @@ def as_printed(
     groups: Sequence[Group],
     column: Callable[[Group], str],
     name: str,
-    told: Callable[[Group], Estimate | None],
+    quoted: Callable[[Group], Estimate | None],
     digits: int = 3,
 ) -> Table:
     """A table as the paper prints it: a row for every method, below it one of the printed numbers, if there are any.
@@ -90,7 +107,7 @@ def as_printed(
         groups: one for every entry.
         column: the heading that a group stands under.
         name: of the number in the results.
-        told: the printed number of a group.
+        quoted: the printed number of a group.
         digits: after the point.
     """
     columns = list(dict.fromkeys(map(column, groups)))
@@ -100,7 +117,7 @@ def as_printed(
         own = [found.get((method, each)) for each in columns]
         ours = (entry("") if group is None else number(group, mean(group.values(name)), digits) for group in own)
         rows.append((entry(method), *ours))
-        theirs = [None if group is None else told(group) for group in own]
+        theirs = [None if group is None else quoted(group) for group in own]
         if any(theirs):
             rows.append((entry(f"{method}, printed"), *(printed(each, digits) for each in theirs)))
     return Table(title, ("method", *columns), tuple(rows), over_seeds(groups), True)

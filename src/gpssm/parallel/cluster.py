@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from gpssm.errors import InvalidInput
+from gpssm.parallel import runtime
 from gpssm.parallel.pool import Event
 
 CLAIM = "gpssm-core"
@@ -41,7 +42,7 @@ def run(
             place: client.submit(call, job, pure=False, priority=len(jobs) - place) for place, job in enumerate(jobs)
         }
         places = {future.key: place for place, future in futures.items()}
-        begun: set[int] = set()
+        started: set[int] = set()
         quiet = looked = time.monotonic()
         while futures:
             for place in [place for place, future in futures.items() if future.done()]:
@@ -50,15 +51,15 @@ def run(
                 if future.status == "finished":
                     yield Event("done", place, future.result())
                 elif future.status == "error":  # its worker has died several times over it, or cannot run it at all
-                    yield Event("lost", place, f"{type(future.exception()).__name__}: {future.exception()}")
+                    yield Event("died", place, f"{type(future.exception()).__name__}: {future.exception()}")
                 else:
                     raise InvalidInput(f"dask: the scheduler at {address!r} has gone; start it, and this again.")
             if time.monotonic() - looked > patience:
                 looked = time.monotonic()
                 at_work = {places[key] for keys in client.processing().values() for key in keys if key in places}
-                for place in sorted((at_work & set(futures)) - begun):
-                    begun.add(place)
-                    yield Event("begun", place)
+                for place in sorted((at_work & set(futures)) - started):
+                    started.add(place)
+                    yield Event("started", place)
             if time.monotonic() - quiet > patience:
                 quiet = time.monotonic()
                 yield Event("waiting")
@@ -74,8 +75,6 @@ def _settle() -> None:
     """Pin a worker, at its first job, to a core that no other worker of this machine has taken."""
     if _held or not hasattr(os, "sched_setaffinity"):
         return
-    from gpssm.parallel import runtime
-
     for core in sorted(os.sched_getaffinity(0)):
         claim = socket.socket(socket.AF_UNIX)
         try:

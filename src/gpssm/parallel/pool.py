@@ -16,23 +16,24 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal, NamedTuple
 
 from gpssm.errors import InvalidInput
+from gpssm.parallel import runtime
 
 # Programs that JAX has compiled are never given back; after so many jobs a new process begins without them.
 JOBS_PER_PROCESS = 40
 
 
 class Event(NamedTuple):
-    """What has happened to the job at a place in the list: begun, done (with its value) or lost (with the reason)."""
+    """What has happened to the job at `place` in the list: started, done (`value` is its result), or its process died
+    (`value` is the reason, as text). "waiting" if nothing has happened for a while.
+    """
 
-    kind: Literal["begun", "done", "lost", "waiting"]
+    kind: Literal["started", "done", "died", "waiting"]
     place: int = -1
     value: Any = None
 
 
 def cores() -> list[int | None]:
     """Cores that this process may use; None for each where processes cannot be pinned."""
-    from gpssm.parallel import runtime
-
     if hasattr(os, "sched_getaffinity"):
         return list(runtime.cores or sorted(os.sched_getaffinity(0)))
     return [None] * (os.cpu_count() or 1)
@@ -58,12 +59,12 @@ def run(
                         worker = workers[number] = _Worker(function, worker.core)
                     place, job = left.pop()
                     worker.give(place, job)
-                    yield Event("begun", place)
+                    yield Event("started", place)
             ready = multiprocessing.connection.wait([w.pipe for w in workers if w.busy], patience)
             for number, worker in enumerate(workers):
                 if worker.pipe in ready:
                     event = worker.take()
-                    if event.kind == "lost":
+                    if event.kind == "died":
                         worker.stop()
                         workers[number] = _Worker(function, worker.core)
                     yield event
@@ -92,7 +93,7 @@ class _Worker:
 
     def give(self, place: int, job: Any) -> None:
         self.place = place
-        with suppress(BrokenPipeError):  # it has died since its last job; `take` will tell
+        with suppress(BrokenPipeError):  # it has died since its last job; `take` will say so
             self.pipe.send(job)
 
     def take(self) -> Event:
@@ -107,7 +108,7 @@ class _Worker:
                     "worker imports the script."
                 ) from None
             reason = ": killed, perhaps for want of memory" if self.process.exitcode == -9 else ""
-            return Event("lost", place, f"its process ended with code {self.process.exitcode}{reason}")
+            return Event("died", place, f"its process ended with code {self.process.exitcode}{reason}")
         if answer is None:
             self.started = True
             return Event("waiting")
@@ -126,8 +127,6 @@ class _Worker:
 
 def _work(pipe: Connection, function: Callable[[Any], Any], core: int | None) -> None:
     """The life of a worker: job in, value out, until nobody asks any more."""
-    from gpssm.parallel import runtime
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal: the first one decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if core is not None:

@@ -1,25 +1,16 @@
 """The same method with many settings on one recording, run by the same processes or cluster as the paper."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
 from gpssm.parallel import cluster as dask
 from gpssm.parallel import pool
-
-
-class Trial(NamedTuple):
-    """One combination of the settings."""
-
-    method: Any
-    settings: dict[str, Any]
-    seed: int
-    data: Series
 
 
 def sweep(
@@ -39,25 +30,24 @@ def sweep(
         One row for every combination, in the order of the grid: its settings, the scores of the forecast
         (`gpssm.evaluation`), `seconds` with compilation, and `error`, which is None unless the fit has failed; then
         there are no scores. Ready for `pandas.DataFrame`.
+
+    >>> import gpssm
+    >>> data = gpssm.datasets.kink(length=60, process_noise=0.0025, obs_noise=0.008, seed=0)
+    >>> rows = gpssm.sweep(gpssm.ARX(order=1), {"order": [1, 50]}, data)
+    >>> [(row["order"], "rmse" in row) for row in rows]  # thirty samples are too few for an order of 50
+    [(1, True), (50, False)]
+    >>> rows[1]["error"].startswith("InvalidInput")
+    True
     """
     _check(method, grid, data)
-    trials = []
-    for values in product(*grid.values()):
-        settings = dict(zip(grid, values, strict=True))
-        seed = settings.get("seed", 0)
-        trials.append(Trial(method, {k: v for k, v in settings.items() if k != "seed"}, seed, data))
-    rows: list[dict[str, Any]] = [trial.settings | ({"seed": trial.seed} if "seed" in grid else {}) for trial in trials]
-    for event in _events(trials, cluster):
+    rows: list[dict[str, Any]] = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    runner = pool.run if cluster is None else partial(dask.run, cluster)
+    for event in runner(partial(_try, method, data), list(rows)):
         if event.kind == "done":
             rows[event.place] |= event.value
-        elif event.kind == "lost":
+        elif event.kind == "died":
             rows[event.place] |= {"error": event.value}
     return rows
-
-
-def _events(trials: list[Trial], cluster: str | None) -> Iterator[pool.Event]:
-    runner = pool.run if cluster is None else partial(dask.run, cluster)
-    return runner(_try, trials)
 
 
 def _check(method: Any, grid: Mapping[str, Sequence[Any]], data: Series) -> None:
@@ -74,21 +64,22 @@ def _check(method: Any, grid: Mapping[str, Sequence[Any]], data: Series) -> None
     data.split(0.5)  # says what is wrong with it, if anything is
 
 
-def _try(trial: Trial) -> dict[str, Any]:
+def _try(method: Any, data: Series, settings: dict[str, Any]) -> dict[str, Any]:
     """In the process of a worker: scores and seconds, or the error."""
     from gpssm import evaluation
 
     began = time.perf_counter()
     try:
-        train, test = trial.data.split(0.5)
-        method = replace(trial.method, **trial.settings)
+        train, test = data.split(0.5)
+        seed = settings.get("seed", 0)
+        method = replace(method, **{name: value for name, value in settings.items() if name != "seed"})
         if hasattr(method, "fit"):
-            learned = method.fit(train.outputs, train.inputs, seed=trial.seed)
+            learned = method.fit(train.outputs, train.inputs, seed=seed)
         else:
-            learned = method.start(seed=trial.seed)
+            learned = method.start(seed=seed)
             for t, y in enumerate(train.outputs):
                 learned.learn_one(y, None if train.inputs is None else train.inputs[t])
-        paths = learned.forecast(len(test.outputs), test.inputs, seed=trial.seed).samples
+        paths = learned.forecast(len(test.outputs), test.inputs, seed=seed).samples
         found: dict[str, Any] = evaluation.score(paths, test.outputs).as_dict() | {"error": None}
     except Exception as error:
         found = {"error": f"{type(error).__name__}: {error}"}

@@ -39,6 +39,7 @@ class Job:
 
     @property
     def failed_file(self) -> str:
+        """Where the error is kept if the job fails."""
         return self.file.removesuffix(".json") + ".failed.json"
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The report, from the files of a run alone: the same results give the same bytes.
 
-Seconds are those that the results hold. A run that was killed and begun again keeps those of the fits it had
+Seconds are those that the results hold. A run that was killed and started again keeps those of the fits it had
 finished, so that its report differs from that of another run in measured seconds and in nothing else.
 """
 
@@ -152,9 +152,9 @@ def _machines(found: Found) -> Section:
     rows = []
     for key, count in sorted(seen.items()):
         machine, versions = json.loads(key)
-        told = ", ".join(f"{name} {value}" for name, value in sorted(versions.items()))
+        named = ", ".join(f"{name} {value}" for name, value in sorted(versions.items()))
         place = f"{machine['processor']}, {machine['cores']} cores"
-        rows.append(line(place, machine["system"], told, str(count)))
+        rows.append(line(place, machine["system"], named, str(count)))
     return Section(
         "Machines and versions", (), (Table("Where it ran", ("machine", "system", "versions", "fits"), tuple(rows)),)
     )

@@ -35,7 +35,7 @@ class Status:
     done: int
     failed: int
     running: dict[str, float]
-    """Label of a fit -> seconds since it was begun; empty where no run is alive."""
+    """Label of a fit -> seconds since it was started; empty where no run is alive."""
     alive: bool
     seconds_left: float | None
     """None where no run is alive or nothing has been learned of its speed."""
@@ -44,6 +44,7 @@ class Status:
 
     @property
     def left(self) -> int:
+        """How many fits are neither done nor failed."""
         return self.total - self.done - self.failed
 
 
@@ -120,7 +121,7 @@ class Store:
             remove_leftovers(self.directory / name)
 
     def tell(self, running: dict[str, float], seconds_left: float | None) -> None:
-        """Say what is going on: label of every running job -> when it was begun."""
+        """Say what is going on: label of every running job -> when it was started."""
         here = {"pid": os.getpid(), "born": processes.started(os.getpid()), "host": socket.gethostname()}
         self._write("progress.json", here | {"running": running, "seconds_left": seconds_left})
 
@@ -137,7 +138,7 @@ class Store:
             len(jobs),
             sum(self.has(job) for job in jobs),
             sum(self.has_failed(job) for job in jobs),
-            {} if beat is None else {label: now - begun for label, begun in beat["running"].items()},
+            {} if beat is None else {label: now - started for label, started in beat["running"].items()},
             beat is not None,
             None if beat is None else beat["seconds_left"],
             tuple(self.damaged(jobs)),
@@ -200,7 +201,7 @@ def _parse(path: Path) -> Any:
 
 
 def _is_record(found: Any, job: Job, failed: bool) -> bool:
-    """Whether this is what `work.record` makes of the job."""
+    """Whether this is what `run.record` makes of the job."""
     if not isinstance(found, dict) or found.get("task") != job.task.as_dict():
         return False
     result, error, machine, versions = (found.get(name) for name in ("result", "error", "machine", "versions"))
@@ -223,6 +224,6 @@ def _is_beat(found: Any) -> bool:
         and isinstance(found.get("pid"), int)
         and 0 < found["pid"] < 1 << 31
         and isinstance(found.get("running"), dict)
-        and all(isinstance(begun, (int, float)) for begun in found["running"].values())
+        and all(isinstance(started, (int, float)) for started in found["running"].values())
         and isinstance(found.get("seconds_left", ""), (int, float, type(None)))
     )
