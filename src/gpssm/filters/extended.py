@@ -17,7 +17,7 @@ from gpssm.filters import kalman, particle
 from gpssm.filters.ensemble import FilterSettings, Observing, Transition, sample_moments, with_inputs
 from gpssm.filters.kalman import Gaussian, System, Trace
 from gpssm.models.gpssm import GPSSM
-from gpssm.numerics.linalg import cholesky, solve_lower
+from gpssm.numerics.linalg import cholesky, solve_lower, symmetric_root
 
 
 def linearise(
@@ -76,8 +76,7 @@ def draws(state: Gaussian, noise: Float[Array, "n dx"]) -> Float[Array, "n dx"]:
     """
     mean, cov = sample_moments(noise)
     white = solve_lower(cholesky(cov), (noise - mean).T)
-    values, vectors = jnp.linalg.eigh(state.cov)  # a state without noise may have a singular covariance
-    return state.mean + white.T @ (jnp.sqrt(jnp.maximum(values, 0.0))[:, None] * vectors.T)
+    return state.mean + white.T @ symmetric_root(state.cov)  # a state without noise may have a singular covariance
 
 
 def filter_recording(
