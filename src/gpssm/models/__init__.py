@@ -14,8 +14,8 @@ LIKELIHOODS = {
 
 __getattr__, __dir__ = exports(
     __name__,
-    {name: "gpssm.models.gpssm" for name in ("GPSSM", "InitialState", "Transition")}
-    | {name: "gpssm.models.noise" for name in ("DiagonalNoise", "FullNoise")}
-    | {name: "gpssm.models.emission" for name in ("FunctionEmission", "LinearEmission")}
+    dict.fromkeys(("GPSSM", "InitialState", "Transition"), "gpssm.models.gpssm")
+    | dict.fromkeys(("DiagonalNoise", "FullNoise"), "gpssm.models.noise")
+    | dict.fromkeys(("FunctionEmission", "LinearEmission"), "gpssm.models.emission")
     | {"StudentT": "gpssm.models.student_t"},
 )

@@ -6,13 +6,13 @@ It is Gaussian noise of a random width, `y - g(x) | w ~ N(0, variance / w)`, `w 
 Kalman update; over w it is averaged, on a grid of log w in two parts, with steps that follow the width of its density:
 where w is before y is seen, and to the left of it, where w is if y is an outlier. The predictive density of y is a
 mixture over w, and the weights of that mixture, given y, move to small w, that is small gains, where y is far off: in
-the end the state moves by `P (nu + 1) / (y - E[y])`, P its covariance with g. The update is made with the variance whose
-gain is the average one. With nu -> infinity all of it becomes what Gaussian noise does.
+the end the state moves by `P (nu + 1) / (y - E[y])`, P its covariance with g. The update is made with the variance
+whose gain is the average one. With nu -> infinity all of it becomes what Gaussian noise does.
 
 Several channels are taken one after the other, each with the moments that those before it leave.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -35,9 +35,19 @@ _ITERATIONS = 8
 class StudentT(Likelihood):
     """Heavy tails, common to all channels.
 
-    Parameters: `variance` (dy,), the squared scale of every channel, that of the noise without its tails;
-    `degrees_of_freedom` () nu > 2, so that the noise has a variance, `variance * nu / (nu - 2)`; learned above 2.25.
+    Args:
+        variance: (dy,) the squared scale of every channel, that of the noise without its tails.
+        degrees_of_freedom: () nu > 2, so that the noise has a variance, `variance * nu / (nu - 2)`; learned above 2.25.
+
+    >>> noise = StudentT([1.0], 4.0)
+    >>> float(noise.moments(jnp.zeros(1), jnp.zeros(1))[1][0])
+    2.0
+    >>> near, far = (noise.match(jnp.array([y]), jnp.zeros(1), jnp.eye(1)).variance[0] for y in (1.0, 10.0))
+    >>> bool(far > 10 * near)  # an outlier is hardly believed
+    True
     """
+
+    units: ClassVar = {"degrees_of_freedom": ("of Student t", 0)}
 
     variance: Annotated[Leaf, shape("n")] = parameter("positive")
     degrees_of_freedom: Annotated[Leaf, shape("")] = parameter("above two", default=4.0)
