@@ -5,7 +5,7 @@ import importlib
 import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,9 @@ Add = Callable[[str], Any]
 
 
 @pytest.fixture
-def add(monkeypatch: pytest.MonkeyPatch) -> Add:
+def add(monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
     """Adds the file of that path to the package; returns what the line after it says, evaluated."""
-    monkeypatch.setattr(catalogue, "_SAVED", dict(catalogue._SAVED))
+    added: list[str] = []
 
     def add(path: str) -> Any:
         code, line = SHOWN[path]
@@ -54,12 +54,18 @@ def add(monkeypatch: pytest.MonkeyPatch) -> Add:
         exists = module.__name__ in sys.modules
         if not exists:  # what belongs in a file that there is only has its name
             monkeypatch.setitem(sys.modules, module.__name__, module)
+        before = set(catalogue._SAVED)
         exec(compile(code, path, "exec"), module.__dict__)
+        for name in set(catalogue._SAVED) - before:
+            if name.startswith(module.__name__ + "."):
+                added.append(name)
         scope = vars(sys.modules[module.__name__]) | vars(module) if exists else {}
         entries = {"Entry": ExperimentEntry if "experiments" in path else registry.Entry}
         return eval(f"{{{line}}}" if line.endswith(",") else line, scope | entries)
 
-    return add
+    yield add
+    for name in added:
+        del catalogue._SAVED[name]
 
 
 @pytest.fixture(scope="module")

@@ -363,11 +363,9 @@ def run(
     >>> trace.mean.shape, round(float(trace.mean[-1, 0]), 1)
     ((20, 1), 5.0)
     """
-    (length, output_dim), (num_members, state_dim) = outputs.shape, first.shape
+    length, output_dim = outputs.shape
     kinds = moving_draws(transition, with_inputs(first, inputs[0]), observing.process_noise)
-    draws = draw_noise(
-        key, length, num_members, state_dim, output_dim, kinds=kinds, options=options, dtype=outputs.dtype
-    )
+    draws = draw_noise(key, length, *first.shape, output_dim, kinds=kinds, options=options, dtype=outputs.dtype)
 
     def body(members: Array, now: tuple[Array, Array, Array, Array | None]) -> tuple[Array, Trace]:
         y, c, process_draws, obs_draws = now
@@ -446,8 +444,7 @@ def smooth(trace: Trace) -> tuple[Float[Array, "t dx"], Float[Array, "t dx dx"]]
         return smoothed, sample_moments(smoothed)
 
     last = trace.filtered.members[-1]
-    _, (means, covs) = jax.lax.scan(
-        body, last, (trace.filtered.members[:-1], trace.predicted.members[1:]), reverse=True
-    )
+    pairs = trace.filtered.members[:-1], trace.predicted.members[1:]
+    _, (means, covs) = jax.lax.scan(body, last, pairs, reverse=True)
     mean, cov = sample_moments(last)
     return jnp.concatenate([means, mean[None]]), jnp.concatenate([covs, cov[None]])

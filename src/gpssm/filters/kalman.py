@@ -65,24 +65,21 @@ def update(state: Gaussian, system: System, y: Float[Array, " dy"]) -> tuple[Gau
     >>> round(float(state.mean[0]), 3), round(float(state.cov[0, 0]), 3)  # half way
     (2.0, 0.5)
     """
-    c, obs_cov, innovation = _seen(system, state.mean, y)
-    chol = cholesky(c @ state.cov @ c.T + obs_cov)
+    seen = ~jnp.isnan(y)
+    both = seen[:, None] & seen[None, :]
+    c = jnp.where(seen[:, None], system.emission, 0.0)
+    r = jnp.where(both, system.obs_cov, jnp.eye(y.shape[0], dtype=y.dtype))
+    expected = system.emission @ state.mean + system.emission_bias
+    innovation = jnp.where(seen, jnp.where(seen, y, 0.0) - expected, 0.0)
+    chol = cholesky(c @ state.cov @ c.T + r)
     half = solve_lower(chol, c @ state.cov)
     gain = solve_lower_transposed(chol, half).T
     whitened = solve_lower(chol, innovation[:, None])[:, 0]
     rest = jnp.eye(state.mean.shape[0], dtype=y.dtype) - gain @ c
-    cov = rest @ state.cov @ rest.T + gain @ obs_cov @ gain.T
-    score = gaussian_log_density(whitened, chol, jnp.sum(~jnp.isnan(y), dtype=y.dtype))
+    noise = jnp.where(both, system.obs_cov, 0.0)
+    cov = rest @ state.cov @ rest.T + gain @ noise @ gain.T
+    score = gaussian_log_density(whitened, chol, jnp.sum(seen, dtype=y.dtype))
     return Gaussian(state.mean + gain @ innovation, cov), score
-
-
-def _seen(system: System, mean: Array, y: Array) -> tuple[Array, Array, Array]:
-    """C, R and `y - C mean - d`; a missing channel says nothing of the state and has unit variance."""
-    seen = ~jnp.isnan(y)
-    expected = system.emission @ mean + system.emission_bias
-    innovation = jnp.where(seen, jnp.where(seen, y, 0.0) - expected, 0.0)
-    obs_cov = jnp.where(seen[:, None] & seen, system.obs_cov, jnp.eye(y.shape[0], dtype=y.dtype))
-    return jnp.where(seen[:, None], system.emission, 0.0), obs_cov, innovation
 
 
 def filter(
@@ -132,7 +129,10 @@ def smooth(system: System, trace: Trace, outputs: Float[Array, "t dy"]) -> Gauss
 
     def body(ahead: tuple[Array, Array], now: tuple[Gaussian, Array]) -> tuple[tuple[Array, Array], Gaussian]:
         (r, n), ((mean, cov), y) = ahead, now
-        c, obs_cov, innovation = _seen(system, mean, y)
+        seen = ~jnp.isnan(y)
+        c = jnp.where(seen[:, None], system.emission, 0.0)
+        innovation = jnp.where(seen, y - system.emission @ mean - system.emission_bias, 0.0)
+        obs_cov = jnp.where(seen[:, None] & seen, system.obs_cov, jnp.eye(y.shape[0], dtype=y.dtype))
         solved = jnp.linalg.solve(c @ cov @ c.T + obs_cov, jnp.column_stack([c, innovation]))  # S^{-1} [C, innovation]
         rest = eye - cov @ c.T @ solved[:, :-1]
         r = c.T @ solved[:, -1] + rest.T @ r
