@@ -11,9 +11,8 @@ import gpssm
 from gpssm import metrics
 from gpssm.filters.kalman import Gaussian
 from gpssm.methods.arx import ARX
-from gpssm.methods.last_value import LastValue
 from gpssm.methods.linear_gaussian import LinearGaussian
-from gpssm.methods.training_mean import TrainingMean
+from gpssm.methods.naive import LastValue, TrainingMean
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs the system identification series")

@@ -21,7 +21,6 @@ from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, InitialState, Transition
 from gpssm.models.noise import DiagonalNoise, FullNoise
 from gpssm.training.optimiser import Schedule
-from gpssm.training.recognition import Gaussians
 from gpssm.training.windows import Windows, cut
 
 STATES, OUTPUTS, INPUTS, LENGTH, INDUCING = 2, 1, 1, 30, 6
@@ -66,8 +65,9 @@ def one_window() -> Windows:
 def with_start(model: GPSSM, windows: Windows) -> Learner:
     """What PRSSM learns, with the model's own q(x_0) in the place of the network's."""
     initial = model.initial_state
-    q = Gaussians(jnp.asarray(initial.mean)[windows.sequence], jnp.asarray(initial.chol)[windows.sequence])
-    return Learner(model, lambda windows: q)
+    rows = (jnp.asarray(leaf)[windows.sequence] for leaf in (initial.mean, initial.chol))
+    q = InitialState(*rows, initial.prior_mean, initial.prior_chol)
+    return Learner(model, lambda windows, prior: q)
 
 
 def test_vcdt_that_corrects_nothing_is_prssm() -> None:
@@ -85,7 +85,7 @@ def test_vcdt_that_corrects_nothing_is_prssm() -> None:
 
     @jax.jit
     def bound(gates: vcdt.Gates) -> Any:
-        return vcdt.elbo(Learner(model, gates), jnp.zeros((1, members, STATES)), windows, KEY, False)
+        return vcdt.elbo(Learner(model, gates), jnp.zeros((1, members, STATES)), windows, KEY, None)
 
     found, (_, others) = bound(gates)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
@@ -193,7 +193,7 @@ def test_padding_and_missing_samples_say_nothing(objective: str) -> None:
     def bound(windows: Windows) -> Any:
         if objective == "PRSSM":
             return prssm.elbo(with_start(model, windows), jnp.zeros(()), windows, KEY, 4)[0]
-        return vcdt.elbo(corrected, jnp.zeros((1, 4, STATES)), windows, KEY, False)[0]
+        return vcdt.elbo(corrected, jnp.zeros((1, 4, STATES)), windows, KEY, None)[0]
 
     np.testing.assert_allclose(bound(changed), bound(windows), rtol=1e-12)
 

@@ -19,8 +19,9 @@ from gpssm.experiments import kink as experiment
 from gpssm.models.noise import DiagonalNoise
 from gpssm.plumbing.compilation import CompileClock
 from gpssm.plumbing.interruption import Interruption
-from gpssm.training import optimiser, selection
+from gpssm.training import optimiser, restarts
 from gpssm.training.optimiser import Diverged, Schedule, TrainingWarning
+from gpssm.training.progress import Monitor
 
 SHORT = Schedule(max_steps=100, decay_steps=50)
 LENGTH = 200
@@ -220,12 +221,11 @@ def _toy(
             jnp.zeros(1),
             jnp.zeros(1),
             settings=None,
-            names=("variance",),
-            multiples={},
+            rates={"variance": 1.0},
             num_observed=1,
             schedule=Schedule(learning_rate=rate, max_steps=600, decay_steps=100),
             key=jax.random.key(0),
-            interruption=Interruption(),
+            monitor=Monitor(Interruption(), None),
         )
     return float(jnp.log(model.variance[0])), history
 
@@ -341,11 +341,11 @@ def test_a_start_that_explodes_is_not_kept(data: gpssm.datasets.Series, fitted: 
     history = replace(fitted.history, best=fitted.history.best + 100.0)
     unstable, better = replace(fitted, model=model, history=history), replace(fitted, history=history)
     y, c = data.outputs, np.zeros((len(data.outputs), 0))
-    bad, good, best = (selection.Restart.of(p, y, c, compared=True) for p in (unstable, fitted, better))
-    assert selection.best([bad, good]) is fitted
-    assert selection.best([good, best]) is better
+    bad, good, best = (restarts.Restart.of(p, y, c, compared=True) for p in (unstable, fitted, better))
+    assert restarts.best_bound([bad, good]) is fitted
+    assert restarts.best_bound([good, best]) is better
     assert bad.error > 10 > good.error
 
     # As many starts as were asked for; one that is lost is not enough, but there is an end to it.
-    assert selection.wants_another([good], 2) and not selection.wants_another([bad, good], 2)
-    assert selection.wants_another([bad, bad, bad], 2) and not selection.wants_another([bad] * 4, 2)
+    assert restarts.wants_another([good], 2) and not restarts.wants_another([bad, good], 2)
+    assert restarts.wants_another([bad, bad, bad], 2) and not restarts.wants_another([bad] * 4, 2)

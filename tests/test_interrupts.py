@@ -232,7 +232,7 @@ def test_commands_tell_how_they_go_on_unless_told_not_to(
         return run
 
     from gpssm import evaluation
-    from gpssm.methods.last_value import LastValue
+    from gpssm.methods.naive import LastValue
 
     monkeypatch.setattr(LastValue, "fit", slow(LastValue.fit))
     free_run = evaluation.free_run

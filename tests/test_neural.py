@@ -13,6 +13,7 @@ import pytest
 
 matplotlib.use("Agg")
 
+
 import gpssm
 from gpssm import plots
 from gpssm.filters import ensemble, kalman
@@ -28,7 +29,6 @@ from gpssm.models.noise import DiagonalNoise
 from gpssm.posteriors.history import History
 from gpssm.posteriors.posterior import Posterior
 from gpssm.training.optimiser import Schedule
-from gpssm.training.recognition import Gaussians
 from gpssm.training.windows import Windows, cut
 
 STATES, LENGTH = 2, 30
@@ -236,10 +236,10 @@ class ExactInference(eqx.Module):
     def read(self, windows: Windows) -> Any:
         return self.information[None]
 
-    def initial(self, read: Any) -> Gaussians:
+    def initial(self, read: Any, prior: InitialState) -> InitialState:
         precision, shift = jnp.split(self.before, 2)
         var = 1.0 / (1.0 + precision)
-        return Gaussians((var * shift)[None], jnp.diag(jnp.sqrt(var))[None])
+        return InitialState((var * shift)[None], jnp.diag(jnp.sqrt(var))[None], prior.prior_mean, prior.prior_chol)
 
     def __call__(self, x: Any, h: Any) -> tuple[Any, Any]:
         precision, shift = jnp.split(h, 2)

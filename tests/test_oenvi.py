@@ -17,9 +17,9 @@ from gpssm.errors import InvalidInput
 from gpssm.experiments.kink import GRID
 from gpssm.gp.means import Linear
 from gpssm.models.neural import ResidualTransition
-from gpssm.online.hypotheses import Hypotheses
-from gpssm.online.oenvi import core
-from gpssm.online.oenvi.core import OEnVIState
+from gpssm.online.augmented import Hypotheses
+from gpssm.online.oenvi import method as module
+from gpssm.online.oenvi.state import OEnVIHyper, OEnVIState
 from gpssm.online.stream import Estimate, Stream
 from gpssm.plumbing.precision import double_precision
 
@@ -195,18 +195,18 @@ def test_gradient_of_the_noise_goes_through_time(
     known[2:, 2:] = 0.0
     hyper = first.hyper._replace(amplitude=jnp.full(2, -60.0))  # nor is there anything to learn of f
     first = eqx.tree_at(lambda s: (s.augmented.cov, s.hyper), first, (jnp.asarray(known), hyper))
-    ascend, gradients = core.ascend, list[core.OEnVIHyper]()
+    ascend, gradients = module.ascend, list[OEnVIHyper]()
 
-    def overheard(values: Any, gradient: core.OEnVIHyper, *rest: Any, **choices: Any) -> Any:
+    def overheard(values: Any, gradient: OEnVIHyper, *rest: Any, **choices: Any) -> Any:
         gradients.append(gradient)
         return ascend(values, gradient, *rest, **choices)
 
-    monkeypatch.setattr(core, "ascend", overheard)
+    monkeypatch.setattr(module, "ascend", overheard)
 
     @jax.jit
-    def step(state: OEnVIState, y: jax.Array) -> tuple[OEnVIState, jax.Array, core.OEnVIHyper]:
+    def step(state: OEnVIState, y: jax.Array) -> tuple[OEnVIState, jax.Array, OEnVIHyper]:
         gradients.clear()
-        state, info = core.step(jax.random.key(0), state, y, jnp.zeros(0))
+        state, info = gpssm.OEnVI.one_step(jax.random.key(0), state, y, jnp.zeros(0))
         return state, info.log_score, gradients[0]
 
     def run(noise: dict[str, NDArray], length: int) -> tuple[OEnVIState, float]:

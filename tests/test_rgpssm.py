@@ -76,16 +76,14 @@ def test_another_prior_is_as_if_it_had_been_there_from_the_start() -> None:
     full[1:6, 1:6], full[0, 1:6], full[1:6, 0] = cov, a @ cov, cov @ a
     full[0, 0], full[6, 6], full[7, 7] = a @ cov @ a + 0.3, 1.0, 2.0
     of = AugmentedState(jnp.asarray(np.concatenate([[a @ mean], mean, [0.4, -0.2]])), jnp.asarray(full))
-    found = rgpssm._with_prior(of, basis, OLD, NEW, rows=1)
+    found = rgpssm._with_prior(of, basis, OLD, NEW)
     new_mean, new_cov, new_evidence = regression(NEW, z, y, noise)
     np.testing.assert_allclose(found.mean[1:6], new_mean, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(found.cov[1:6, 1:6], new_cov, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(found.mean[0], a @ new_mean, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(found.cov[0, 0], a @ new_cov @ a + 0.3, rtol=1e-3)
     np.testing.assert_allclose(found.mean[6:], [0.4, -0.2])
-    gain = rgpssm._evidence(NEW.lengthscale, NEW.amplitude, of, basis, OLD) - rgpssm._evidence(
-        OLD.lengthscale, OLD.amplitude, of, basis, OLD
-    )
+    gain = rgpssm._evidence(NEW, of, basis, OLD) - rgpssm._evidence(OLD, of, basis, OLD)
     np.testing.assert_allclose(gain, new_evidence - old_evidence, rtol=1e-3)
 
 

@@ -101,7 +101,7 @@ def saved(value: Any, path: Path) -> bytes:
     return path.read_bytes()
 
 
-HYPOTHESES = "gpssm.online.hypotheses.Hypotheses"
+HYPOTHESES = "gpssm.online.augmented.Hypotheses"
 
 
 @pytest.fixture(scope="module")
@@ -455,7 +455,7 @@ def test_shapes_that_do_not_fit_together_are_refused(
         (
             "stream",
             "stored",
-            {"class": "gpssm.online.hypotheses.Hypotheses", "fields": {"states": "x", "evidence": None}},
+            {"class": "gpssm.online.augmented.Hypotheses", "fields": {"states": "x", "evidence": None}},
         ),
         ("stream", "method", {"class": "Zero", "fields": {"state_dim": 2}}),
         ("posterior", "history.step", {"list": ["a"]}),

@@ -10,12 +10,11 @@ from jax.flatten_util import ravel_pytree
 
 import gpssm
 from gpssm.numerics.parameters import parameters
-from gpssm.training import linear_search, selection, skeleton, skeleton_search
+from gpssm.training import linear_search, restarts, skeleton, skeleton_search
+from gpssm.training.candidates import Candidate, Recordings, fit_all
 from gpssm.training.problem import Problem
-from gpssm.training.recordings import Recordings
-from gpssm.training.selection import Validation
+from gpssm.training.restarts import Validation
 from gpssm.training.skeleton import Skeleton, SkeletonProblem
-from gpssm.training.skeleton_candidates import Candidate, fit_all
 
 LENGTH = 200
 
@@ -75,9 +74,7 @@ def test_sensitivities_are_the_derivatives_of_the_simulation() -> None:
 
     def outputs(position: jax.Array) -> jax.Array:
         moved = ravel_pytree(of)[1](position)
-        alpha = skeleton._backsolve(simulated.factors, moved.whitened)
-        whitened = jnp.einsum("dmn,dm->dn", skeleton._factors(moved), alpha)
-        return skeleton._simulate(moved._replace(whitened=whitened), inputs).states[..., :2]
+        return skeleton._simulate(skeleton._whitened_again(moved, simulated.factors), inputs).states[..., :2]
 
     expected = jax.jacfwd(outputs)(ravel_pytree(of)[0])
     found = skeleton._sensitivities(of, simulated, inputs, 2)
@@ -288,24 +285,24 @@ def test_a_line_of_one_step_is_least_squares() -> None:
 def test_bands_are_widened_by_what_the_errors_say() -> None:
     rng = np.random.default_rng(0)
     many = rng.standard_normal((4000, 1))
-    assert selection.widening(many) == pytest.approx(1.0, abs=0.05)
-    assert selection.widening(2.0 * many) == pytest.approx(2.0, abs=0.1)
+    assert restarts.widening(many) == pytest.approx(1.0, abs=0.05)
+    assert restarts.widening(2.0 * many) == pytest.approx(2.0, abs=0.1)
     # A hundred errors that are alike say less than a hundred that are not.
     half = rng.standard_normal((10, 1))
     alike = np.repeat(np.concatenate([half, -half]), 10, axis=0)
     independent = rng.permutation(alike)
-    assert selection.widening(alike) > 1.05 * selection.widening(independent)
+    assert restarts.widening(alike) > 1.05 * restarts.widening(independent)
     with_gaps = np.where(rng.random(many.shape) < 0.3, np.nan, many)
-    assert selection.widening(with_gaps) == pytest.approx(1.0, abs=0.06)
+    assert restarts.widening(with_gaps) == pytest.approx(1.0, abs=0.06)
 
 
 def test_which_trial_is_kept() -> None:
     trials = [Validation(0.30, 500.0), Validation(0.10, 10.0), Validation(0.101, 90.0)]
-    assert selection.best_validated(trials) == 2  # the scores of the last two are the same, and its bound is better
-    assert selection.best_validated([Validation(np.inf, 0.0), Validation(np.inf, 1.0)]) == 1
-    assert not selection.is_worse(trials[2], trials[1])
-    assert selection.is_worse(trials[0], trials[1])
-    assert selection.is_worse(Validation(np.inf, 0.0), trials[1])
+    assert restarts.best_validated(trials) == 2  # the scores of the last two are the same, and its bound is better
+    assert restarts.best_validated([Validation(np.inf, 0.0), Validation(np.inf, 1.0)]) == 1
+    assert not restarts.is_worse(trials[2], trials[1])
+    assert restarts.is_worse(trials[0], trials[1])
+    assert restarts.is_worse(Validation(np.inf, 0.0), trials[1])
 
 
 SHORT = gpssm.Schedule(max_steps=100)
@@ -331,10 +328,10 @@ def test_envi_keeps_what_the_skeleton_knows(of_rectified: tuple[gpssm.Posterior,
 
 def test_noise_that_is_held_is_not_widened(of_rectified: tuple[gpssm.Posterior, np.ndarray, np.ndarray]) -> None:
     fitted = of_rectified[0]
-    wider = selection.widened(fitted, 2.0).model
+    wider = restarts.widened(fitted, 2.0).model
     np.testing.assert_allclose(wider.obs_noise.variance, 4.0 * np.asarray(fitted.model.obs_noise.variance))
     np.testing.assert_allclose(wider.transition.gp.q_chol, 2.0 * np.asarray(fitted.model.transition.gp.q_chol))
-    held = selection.widened(dataclasses.replace(fitted, fixed=("obs_noise.variance",)), 2.0).model
+    held = restarts.widened(dataclasses.replace(fitted, fixed=("obs_noise.variance",)), 2.0).model
     np.testing.assert_array_equal(held.obs_noise.variance, fitted.model.obs_noise.variance)
     np.testing.assert_allclose(held.process_noise.variance, 4.0 * np.asarray(fitted.model.process_noise.variance))
 
@@ -352,5 +349,5 @@ def test_as_many_states_as_the_recording_needs() -> None:
     """Two lightly damped oscillators and a third state to see them by: five, where four would be the default."""
     inputs = driven(0, 300)
     outputs = resonant(inputs) + resonant(inputs, radius=0.97, angle=1.2)
-    assert linear_search.enough_states(Recordings.standardised([outputs], [inputs])).state_dim in (5, 6)
-    assert linear_search.enough_states(Recordings.standardised([resonant(inputs)], [inputs])).state_dim == 4
+    assert linear_search.enough_states(Recordings.standardised([outputs], [inputs]))[0].order in (5, 6)
+    assert linear_search.enough_states(Recordings.standardised([resonant(inputs)], [inputs]))[0].order == 4

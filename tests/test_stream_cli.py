@@ -34,7 +34,7 @@ from gpssm.live.locks import Holder, locked
 from gpssm.live.records import LONGEST, BadRecord, Lines, Names, Sample, from_fields
 from gpssm.methods import registry
 from gpssm.methods.envi import EnVI
-from gpssm.methods.last_value import LastValue
+from gpssm.methods.naive import LastValue
 from gpssm.plumbing.atomic import write_atomically
 from gpssm.posteriors.history import History
 from gpssm.posteriors.posterior import Posterior

@@ -15,8 +15,9 @@ from gpssm.experiments.kink import GRID
 from gpssm.gp.basis import Basis, Expansion
 from gpssm.gp.kernels import RBF
 from gpssm.numerics.networks import MLP
-from gpssm.online.svmc import adaptation, filtering, proposal
-from gpssm.online.svmc.filtering import Adapted, Counts, Moved, NoiseParameters, Particles, SVMCState
+from gpssm.online.outliers import judge
+from gpssm.online.svmc import adaptation, filtering
+from gpssm.online.svmc.filtering import Adapted, Moved, NoiseParameters, Particles, SVMCState
 from gpssm.online.svmc.method import SVMC
 from gpssm.plumbing.precision import double_precision
 
@@ -77,7 +78,7 @@ def test_regression_of_known_steps_is_bayesian_linear_regression(monkeypatch: py
         jnp.zeros((count, dx + 1)),
     )
 
-    every = Counts(jnp.array(True), jnp.array(True), jnp.array(0.0))
+    every = judge(jnp.array(0.0), jnp.array(1), jnp.array(0.0))
 
     @jax.jit
     def regress(particles: Particles, new: jax.Array) -> tuple[Particles, Moved]:
@@ -103,10 +104,10 @@ def test_any_proposal_is_weighed_rightly() -> None:
     """Whatever the network does, the weights average to one: E_r[p / r] = 1."""
     network = MLP.start(jax.random.key(3), (3, 16, 4), last=0.5)
     read = jnp.tile(jnp.array([0.5, -1.0, 2.0]), (200_000, 1))
-    shift, stretch = proposal.displacement(network, read)
+    shift, stretch = filtering.displacement(network, read)
     assert np.abs(shift).min() > 1e-3
     z = shift + jnp.exp(stretch) * jax.random.normal(jax.random.key(1), shift.shape)
-    ratio = jnp.exp(-0.5 * jnp.sum(z**2, axis=1) - proposal.log_proposal(network, read, z))
+    ratio = jnp.exp(-0.5 * jnp.sum(z**2, axis=1) - filtering.log_proposal(network, read, z))
     np.testing.assert_allclose(jnp.mean(ratio), 1.0, atol=5 * float(jnp.std(ratio)) / len(z) ** 0.5)
 
 

@@ -12,7 +12,7 @@ import scipy.stats
 from gpssm.datasets import kink, kink_function
 from gpssm.experiments.kink import GRID
 from gpssm.online.stream import Stream
-from gpssm.online.vjf import adaptation, inference
+from gpssm.online.vjf import inference
 from gpssm.online.vjf.inference import Learned, Prediction, Recognition, Site, VJFState, Weights
 from gpssm.online.vjf.method import VJF
 from gpssm.plumbing.precision import double_precision
@@ -20,7 +20,7 @@ from gpssm.plumbing.precision import double_precision
 NDArray = np.ndarray
 MATRIX = np.array([[1.0, 0.0], [0.5, 1.0], [0.2, -0.7]])
 
-_step, _bound, _place = jax.jit(VJF.step), jax.jit(inference.bound), jax.jit(adaptation.place)
+_step, _bound, _place = jax.jit(VJF.step), jax.jit(inference.bound), jax.jit(inference.place)
 
 
 @jax.jit

@@ -4,14 +4,14 @@ Names are loaded on first use, so that `gpssm --help` does not wait for JAX. Imp
 no global setting: no precision flag, no thread or core affinity.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpssm.methods.registry import METHODS, ONLINE
+from gpssm.plumbing.lazy import exports
 
 __version__ = "0.1.0"
 
-_EXPORTS = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values()} | {
+_HOMES = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values()} | {
     "Schedule": "gpssm.training.optimiser",
     "Fitted": "gpssm.posteriors.fitted",
     "Posterior": "gpssm.posteriors.posterior",
@@ -26,6 +26,7 @@ _EXPORTS = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values
     "LinearEmission": "gpssm.models.emission",
 }
 _SUBMODULES = ("datasets", "filters", "gp", "models", "methods", "experiments", "evaluation", "metrics", "plots")
+__getattr__, __dir__ = exports(__name__, _HOMES | {name: f"gpssm.{name}" for name in _SUBMODULES})
 
 if TYPE_CHECKING:
     from gpssm import datasets as datasets
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     from gpssm.gp.kernels import Matern52 as Matern52
     from gpssm.methods.arx import ARX as ARX
     from gpssm.methods.envi import EnVI as EnVI
-    from gpssm.methods.last_value import LastValue as LastValue
     from gpssm.methods.linear_gaussian import LinearGaussian as LinearGaussian
-    from gpssm.methods.training_mean import TrainingMean as TrainingMean
+    from gpssm.methods.naive import LastValue as LastValue
+    from gpssm.methods.naive import TrainingMean as TrainingMean
     from gpssm.models.emission import LinearEmission as LinearEmission
     from gpssm.online.oenvi.method import OEnVI as OEnVI
     from gpssm.online.stream import Stream as Stream
@@ -47,15 +48,3 @@ if TYPE_CHECKING:
     from gpssm.posteriors.linear import LinearPosterior as LinearPosterior
     from gpssm.posteriors.posterior import Posterior as Posterior
     from gpssm.training.optimiser import Schedule as Schedule
-
-
-def __getattr__(name: str) -> Any:
-    if name in _EXPORTS:
-        return getattr(importlib.import_module(_EXPORTS[name]), name)
-    if name in _SUBMODULES:
-        return importlib.import_module(f"gpssm.{name}")
-    raise AttributeError(f"module 'gpssm' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*_EXPORTS, *_SUBMODULES, "__version__"])

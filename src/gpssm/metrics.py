@@ -17,7 +17,7 @@ NDArray = np.ndarray
 
 
 def rmse(forecast_mean: Any, truth: Any) -> float:
-    """Root mean square error of `forecast_mean` (h, dy), over all channels together, in the unit of the outputs.
+    """Root mean square error of `forecast_mean` (h, dy) for `truth` (h, dy), over all channels, in the outputs' unit.
 
     >>> round(rmse([1.0, 3.0], [1.0, 2.0]), 4)
     0.7071
@@ -33,7 +33,9 @@ def rmse(forecast_mean: Any, truth: Any) -> float:
 
 
 def nlpd(samples: Any, truth: Any) -> float:
-    """Negative log predictive density per number, of the Gaussian with the paths' mean and variance.
+    """Negative log predictive density per number of `truth` (h, dy), in nats.
+
+    The density is the Gaussian with the mean and the variance of the paths `samples` (p, h, dy).
 
     >>> round(nlpd([[0.0, 2.0], [1.0, 3.0], [2.0, 4.0]], [1.0, 2.0]), 4)
     1.1689
@@ -46,12 +48,12 @@ def nlpd(samples: Any, truth: Any) -> float:
 
 
 def crps(samples: Any, truth: Any) -> float:
-    """Continuous ranked probability score per number, in the unit of the outputs.
+    """Continuous ranked probability score of the paths `samples` (p, h, dy) per number of `truth` (h, dy).
 
         E|X - y| - E|X - X'| / 2
 
-    The fair form: the second expectation is over pairs of different paths, so that the score is
-    unbiased for the law the paths were drawn from, whatever their number. Cost O(p log p).
+    in the unit of the outputs. The fair form: the second expectation is over pairs of different paths, so that the
+    score is unbiased for the law the paths were drawn from, whatever their number. Cost O(p log p).
 
     >>> round(crps([[0.0, 2.0], [1.0, 3.0], [2.0, 4.0]], [1.0, 2.0]), 4)
     0.1667
@@ -65,10 +67,10 @@ def crps(samples: Any, truth: Any) -> float:
 
 
 def coverage(samples: Any, truth: Any, level: float = 0.9) -> float:
-    """Share of numbers inside the central interval that should hold `level` of them.
+    """Share of the numbers of `truth` (h, dy) inside the central intervals that should hold `level` of them, in [0, 1].
 
-    Quantiles are placed at k / (p + 1), so that a correct forecast is covered as often as it says
-    with few paths, too.
+    The intervals are those of the paths `samples` (p, h, dy) at each time. Quantiles are placed at k / (p + 1), so
+    that a correct forecast is covered as often as it says with few paths, too.
 
     >>> coverage([[0.0, 2.0], [1.0, 3.0], [2.0, 4.0]], [1.0, 5.0], level=0.5)
     0.5
@@ -81,10 +83,10 @@ def coverage(samples: Any, truth: Any, level: float = 0.9) -> float:
 
 
 def pit(samples: Any, truth: Any) -> Float[NDArray, "h dy"]:
-    """Probability integral transform (h, dy): the share of the forecast below `truth`, NaN where that is.
+    """Probability integral transform (h, dy): the share of the paths `samples` (p, h, dy) below `truth` (h, dy).
 
     Uniform on (0, 1) if the forecast is right: `(number of paths below + 1/2) / (p + 1)`, a path
-    equal to the truth counting half.
+    equal to the truth counting half. NaN where `truth` is.
 
     >>> pit([[0.0, 2.0], [1.0, 3.0], [2.0, 4.0]], [1.0, 2.0]).tolist()
     [[0.5], [0.25]]

@@ -132,7 +132,7 @@ def columns(path: PathType) -> list[str]:
 
 
 def to_csv(path: PathType, columns: Mapping[str, NDArray]) -> None:
-    r"""Write vectors of one length as the columns of a file: a row of names, then full precision, NaN as an empty cell.
+    r"""Write vectors (T,) as the columns of a file: a row of names, then full precision, NaN as an empty cell.
 
     The file is whole or absent, whatever happens meanwhile.
 

@@ -86,26 +86,6 @@ def members(count: int, state_dim: int) -> Float[np.ndarray, "n dx"]:
     return np.asarray(points @ np.linalg.inv(np.linalg.cholesky(points.T @ points / len(points))).T)
 
 
-def prior(
-    mean: Float[np.ndarray, " dx"],
-    num_inducing: int,
-    scale: Float[np.ndarray, " d"],
-    steps: Float[np.ndarray, " k"],
-    linear: Float[np.ndarray, "f f"],
-) -> AugmentedState:
-    """Before the first sample: no inducing input is in use, and x may be anywhere around `mean`.
-
-    `scale` is the spread of x and the inputs, `steps` the mean square of a step of x, and `linear` the covariance
-    of the weights of the linear function for a step of one.
-    """
-    weights, dx = np.kron(np.diag(steps), np.pad(linear, (num_inducing, 0))), len(mean)
-    covariance = np.zeros((dx + len(weights),) * 2)
-    # 100 times the spread: where the state was before the first sample is not known.
-    covariance[:dx, :dx] = np.diag(100 * scale[:dx] ** 2)
-    covariance[dx:, dx:] = weights
-    return AugmentedState(jnp.asarray(np.pad(mean, (0, len(weights)))), jnp.asarray(covariance))
-
-
 def state_factor(state: AugmentedState, state_dim: int) -> Float[Array, "dx dx"]:
     """Cholesky factor of the state's covariance; the floor keeps it real where the state is known."""
     cov = state.cov[:state_dim, :state_dim]
@@ -271,13 +251,8 @@ def rows_of(state: AugmentedState, state_dim: int, rows: int) -> tuple[Float[Arr
     return state.mean[dx:].reshape(rows, width), jnp.einsum("dfdg->dfg", cov)
 
 
-def transition(
-    state: AugmentedState, f: Expansion, x: Float[Array, "n d"]
-) -> tuple[Float[Array, "n dx"], Float[Array, "n dx"]]:
-    """Mean and variance of f at the rows of `x`, with W integrated out."""
-    h, open_share = f.features(x)
-    rows = len(f.amplitude)
-    dx = len(state.mean) - rows * h.shape[1]
-    weights, cov = rows_of(state, dx, rows)
-    variance = jnp.einsum("nf,dfg,ng->nd", h, cov, h) + open_share[:, None] * f.amplitude
-    return with_past(x[:, :rows] + h @ weights.T, x[:, :dx]), jnp.pad(variance, ((0, 0), (0, dx - rows)))
+def second_moment(state: AugmentedState, state_dim: int, rows: int, num: int) -> Float[Array, "k m m"]:
+    """E[u_d u_d^T] of the `num` inducing outputs, for every d."""
+    mean, cov = rows_of(state, state_dim, rows)
+    mean, cov = mean[:, :num], cov[:, :num, :num]
+    return cov + mean[:, :, None] * mean[:, None, :]

@@ -32,12 +32,6 @@ class NoiseGradient(NamedTuple):
     obs_noise: Float[Array, " dy"]
 
 
-def nothing(state_dim: int, rows: int, output_dim: int) -> Sensitivity:
-    """Of a state that has no past."""
-    p = 2 * rows + output_dim
-    return Sensitivity(jnp.zeros((p, state_dim)), jnp.zeros((p, state_dim, state_dim)))
-
-
 def predict(
     before: Sensitivity, predicted: Predicted, amplitude: Float[Array, " k"], process_noise: Float[Array, " k"]
 ) -> Sensitivity:

@@ -4,19 +4,26 @@
 
 Row d of W holds the inducing outputs u_d of f_d(s) - x_d - linear_d(s) and the weights of a linear function, r_d the
 part of f_d that u leaves open. All rows share inducing inputs and correlations; the variance of f_d is its amplitude.
-The number of inducing inputs is fixed, so that nothing is compiled twice: some slots may be free.
+The number of inducing inputs is fixed, so that nothing is compiled twice: some slots may be free. They are placed where
+the stream goes, and moved when it goes elsewhere.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from gpssm.gp.kernels import Kernel
+from gpssm.gp.kernels import Kernel, Stationary
 from gpssm.gp.sparse import jitter_for
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, Positive
+
+T = TypeVar("T")
+
+# An inducing input is worth its place if the error it removes is not lost in the process noise.
+_WORTH, _NOVEL = 0.3, (1e-3, 0.3)
 
 
 @saved
@@ -59,11 +66,19 @@ class Expansion(NamedTuple):
 
     @classmethod
     def of(cls, basis: Basis, kernel: Kernel, amplitude: Float[Array, " k"]) -> "Expansion":
+        """Factor the correlations `kernel` over the inducing inputs; `amplitude` are variances."""
         used = basis.used
         gram = kernel(basis.inducing_inputs, basis.inducing_inputs) * used[:, None] * used
         chol = jnp.linalg.cholesky(gram + jnp.diag(1.0 - used + jitter_for(gram.dtype)))
         lower = jax.scipy.linalg.solve_triangular(chol, jnp.eye(len(used), dtype=gram.dtype), lower=True)
         return cls(basis, kernel, amplitude, lower.T @ lower, chol)
+
+    @classmethod
+    def learned(
+        cls, basis: Basis, kind: type[Stationary], lengthscale: Float[Array, " d"], amplitude: Float[Array, " k"]
+    ) -> "Expansion":
+        """The same from logarithms, which is how length scales and amplitudes are learned by gradient."""
+        return cls.of(basis, kind(jnp.exp(lengthscale), jnp.ones((), lengthscale.dtype)), jnp.exp(amplitude))
 
     def features(self, s: Float[Array, "n d"]) -> tuple[Float[Array, "n f"], Float[Array, " n"]]:
         """h at the rows of `s`, and the share of the amplitude that u leaves open there."""
@@ -73,13 +88,49 @@ class Expansion(NamedTuple):
         linear = (s - self.basis.shift) / self.basis.scale
         return jnp.concatenate([phi, linear, jnp.ones((len(s), 1), s.dtype)], axis=1), open_share
 
-    def join(self, slot: Array, s: Float[Array, " d"]) -> tuple[Joining, Basis]:
-        """Put the inducing input `s` into a slot, with its conditional prior given the others."""
-        basis = self.basis
-        others = basis._replace(used=basis.used.at[slot].set(0.0))
-        k = self.kernel(s[None], basis.inducing_inputs)[0] * others.used
-        phi = Expansion.of(others, self.kernel, self.amplitude).inverse @ k
-        jitter = jitter_for(phi.dtype)
-        inputs, used = basis.inducing_inputs.at[slot].set(s), basis.used.at[slot].set(1.0)
-        joining = Joining(slot, phi, jnp.maximum(1.0 + jitter - phi @ k, jitter))
-        return joining, basis._replace(inducing_inputs=inputs, used=used)
+    def moments(
+        self, s: Float[Array, "n d"], mean: Float[Array, "k f"], cov: Float[Array, "k f f"]
+    ) -> tuple[Float[Array, "n k"], Float[Array, "n k"]]:
+        """Mean and variance of f at the rows of `s`, given those of the rows of W."""
+        h, open_share = self.features(s)
+        variance = jnp.einsum("nf,dfg,ng->nd", h, cov, h) + open_share[:, None] * self.amplitude
+        return s[:, : len(mean)] + h @ mean.T, variance
+
+    def placed(
+        self,
+        weights: T,
+        here: Float[Array, " d"],
+        least: Array | float,
+        allowed: Bool[Array, ""],
+        insert: Callable[[Joining], T],
+    ) -> "tuple[T, Expansion]":
+        """With a new inducing input `here`, if the others leave more than a share `least` of the variance open there.
+
+        It takes the place of the one that the others explain best, if it says more than that, and has its conditional
+        prior given the others. `insert` returns the weights of f with it. Nothing is placed unless `allowed`.
+        """
+        basis, kernel, amplitude, inverse, _ = self
+        k = kernel(here[None], basis.inducing_inputs)[0] * basis.used
+        novelty = 1.0 - k @ inverse @ k
+        # Conditional variance of each given the others; a free slot goes first.
+        worth = jnp.where(basis.used > 0, 1.0 / jnp.diagonal(inverse), 0.0)
+        slot = jnp.argmin(worth)
+
+        def add() -> tuple[T, Expansion]:
+            others = basis._replace(used=basis.used.at[slot].set(0.0))
+            k = kernel(here[None], basis.inducing_inputs)[0] * others.used
+            phi = Expansion.of(others, kernel, amplitude).inverse @ k
+            jitter = jitter_for(phi.dtype)
+            inputs, used = basis.inducing_inputs.at[slot].set(here), basis.used.at[slot].set(1.0)
+            wider = basis._replace(inducing_inputs=inputs, used=used)
+            joining = Joining(slot, phi, jnp.maximum(1.0 + jitter - phi @ k, jitter))
+            return insert(joining), Expansion.of(wider, kernel, amplitude)
+
+        wanted = (novelty > least) & (novelty > 2.0 * worth[slot]) & allowed
+        placed: tuple[T, Expansion] = jax.lax.cond(wanted, add, lambda: (weights, self))
+        return placed
+
+
+def novel(process_noise: Float[Array, " k"], amplitude: Float[Array, " k"]) -> Float[Array, ""]:
+    """Share of the amplitude (both are variances) that must be open where an inducing input is placed."""
+    return jnp.clip(_WORTH * jnp.min(process_noise / amplitude), *_NOVEL)

@@ -30,8 +30,7 @@ from gpssm.methods.base import StateSpaceMethod, default_update
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.neural import ResidualTransition
 from gpssm.training import initialisation, subspace
-from gpssm.training.problem import Initialisation, Problem
-from gpssm.training.specification import RoughStates
+from gpssm.training.problem import Initialisation, Problem, RoughStates
 from gpssm.training.windows import Windows
 
 
@@ -51,6 +50,10 @@ class ADEnKF(StateSpaceMethod):
         num_members: size of the ensemble; by default 50, or 16 where states are hidden.
         width: units of the network's hidden layer; by default 16, or 8 where states are hidden: the
             likelihood alone does not keep a wide network from learning a short recording by heart.
+
+    >>> import gpssm
+    >>> gpssm.ADEnKF(state_dim=4, num_members=32).name
+    'AD-EnKF'
     """
 
     num_members: int | None = field(default=None, kw_only=True)

@@ -22,10 +22,10 @@ import numpy as np
 
 from gpssm.errors import InvalidInput
 from gpssm.filters.kalman import Gaussian, System
-from gpssm.methods.linear import LinearFit, LinearMethod, NDArray, Reported
-from gpssm.models.scaling import Scaling, moments
+from gpssm.methods.linear import LinearMethod, NDArray, observed_scaling
 from gpssm.plumbing.validation import positive_int
-from gpssm.posteriors.linear import NOISE_FLOOR
+from gpssm.posteriors.linear import NOISE_FLOOR, LinearPosterior
+from gpssm.training.progress import Watch
 
 _BLOCK = 50
 _STABLE = 1.0 + 1e-6  # largest modulus of an eigenvalue; an integrator has 1
@@ -39,6 +39,11 @@ class ARX(LinearMethod):
         order: number p of past outputs and of inputs, the one acting now included; by default the
             one that forecasts the end of the training recordings best.
         max_order: largest order that is tried.
+
+    >>> import gpssm
+    >>> posterior = gpssm.ARX(order=1).fit([[0.5**t] for t in range(8)])  # halved in every step
+    >>> posterior.forecast(1).mean.round(3).tolist()
+    [[0.004]]
     """
 
     order: int | None = None
@@ -51,22 +56,23 @@ class ARX(LinearMethod):
             positive_int("order", self.order)
         positive_int("max_order", self.max_order)
 
-    def learn(self, outputs: list[NDArray], inputs: list[NDArray], progress: Reported) -> LinearFit:
-        (shift, scale), (input_shift, input_scale) = moments(outputs), moments(inputs)
-        standard = [(y - shift) / scale for y in outputs], [(c - input_shift) / input_scale for c in inputs]
+    def learn(self, outputs: list[NDArray], inputs: list[NDArray], progress: bool | Watch) -> LinearPosterior:
+        dy = outputs[0].shape[1]
+        scaling = observed_scaling(outputs, inputs, dy)
+        standard = scaling.standardise(outputs, inputs)
         fitted = _select(*standard, self.max_order) if self.order is None else _regress(*standard, self.order)
-        scaling = Scaling(
-            np.concatenate([np.tile(shift, fitted.order), np.tile(input_shift, fitted.order - 1)]),
-            np.concatenate([np.tile(scale, fitted.order), np.tile(input_scale, fitted.order - 1)]),
-            shift, scale, input_shift, input_scale,
-        )  # fmt: skip
+        _, _, shift, scale, input_shift, input_scale = scaling
+        scaling = scaling._replace(
+            state_shift=np.concatenate([np.tile(shift, fitted.order), np.tile(input_shift, fitted.order - 1)]),
+            state_scale=np.concatenate([np.tile(scale, fitted.order), np.tile(input_scale, fitted.order - 1)]),
+        )
         a, b, bias = fitted.companion()
-        dx, dy = len(a), len(shift)
+        dx = len(a)
         process_cov = np.zeros((dx, dx))
         process_cov[:dy, :dy] = fitted.noise_cov
         matrices = (a, process_cov, np.eye(dy, dx), np.zeros(dy), np.zeros((dy, dy)))
         prior = Gaussian(jnp.asarray(fitted.lag_mean), jnp.asarray(fitted.lag_cov))
-        return LinearFit(System(*map(jnp.asarray, matrices)), prior, scaling, b, bias)
+        return self.posterior(System(*map(jnp.asarray, matrices)), prior, scaling, b, bias)
 
 
 class _Regression(NamedTuple):
@@ -89,10 +95,6 @@ class _Regression(NamedTuple):
             b[outputs : outputs + dc] = np.eye(dc)
             a[outputs + dc :, outputs : dx - dc] = np.eye(dx - outputs - dc)
         return a, b, bias
-
-    def is_stable(self) -> bool:
-        # Remembered inputs add eigenvalues of zero only.
-        return bool(np.max(np.abs(np.linalg.eigvals(self.companion()[0]))) <= _STABLE)
 
 
 def _regress(outputs: list[NDArray], inputs: list[NDArray], order: int) -> _Regression:
@@ -128,16 +130,16 @@ def _select(outputs: list[NDArray], inputs: list[NDArray], max_order: int) -> _R
     cuts = [3 * len(y) // 4 for y in outputs]
     early = [y[:cut] for y, cut in zip(outputs, cuts, strict=True)]
     driving = [c[:cut] for c, cut in zip(inputs, cuts, strict=True)]
-    best, best_score = None, (True, np.inf)
+    scored = []
     for order in range(1, max_order + 1):
         try:
             candidate, whole = _regress(early, driving, order), _regress(outputs, inputs, order)
         except InvalidInput:
             break  # too short for this order, and so for larger ones
-        score = (not whole.is_stable(), _free_run_error(candidate, outputs, inputs, cuts))
-        if best is None or score < best_score:
-            best, best_score = whole, score
-    return _regress(outputs, inputs, 1) if best is None else best
+        # Remembered inputs add eigenvalues of zero only.
+        unstable = bool(np.max(np.abs(np.linalg.eigvals(whole.companion()[0]))) > _STABLE)
+        scored.append(((unstable, _free_run_error(candidate, outputs, inputs, cuts)), whole))
+    return min(scored, key=lambda pair: pair[0])[1] if scored else _regress(outputs, inputs, 1)
 
 
 def _free_run_error(fitted: _Regression, outputs: list[NDArray], inputs: list[NDArray], cuts: list[int]) -> float:

@@ -1,13 +1,13 @@
 """What the methods that learn a state-space model from a recording have in common.
 
 A method chooses a transition and an objective; around them are the arguments every user knows
-(`training.specification`), initialisation, windows, restarts (`training.restarts`), the optimiser, and the
+(`training.problem`), initialisation, windows, restarts (`training.restarts`), the optimiser, and the
 posterior that comes out. `docs/extend.md` shows how to write one.
 """
 
 from abc import ABC
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -20,6 +20,7 @@ from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
 from gpssm.filters.ensemble import FilterSettings
 from gpssm.gp.kernels import RBF, Kernel
+from gpssm.gp.means import Linear
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, Transition
 from gpssm.numerics.parameters import match, parameters
@@ -29,15 +30,16 @@ from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.validation import positive_int, training_data
 from gpssm.posteriors.history import History, Progress
 from gpssm.posteriors.posterior import Posterior
-from gpssm.training.contraction import contracted
+from gpssm.training.candidates import Recordings
 from gpssm.training.initialisation import gp_transition, initialise
 from gpssm.training.linear_search import AUTO, enough_states
 from gpssm.training.optimiser import Objective, Schedule, train
-from gpssm.training.problem import Initialisation, Problem
-from gpssm.training.progress import Monitor, watcher
-from gpssm.training.recordings import Recordings
+from gpssm.training.problem import Initialisation, MeanLike, Problem, RoughStates, Specification
+from gpssm.training.progress import Monitor, Watch, watcher
 from gpssm.training.restarts import Restarts
-from gpssm.training.specification import MeanLike, RoughStates, Specification
+from gpssm.training.windows import cut
+
+_MAX_NORM = 0.995
 
 
 class Learner(eqx.Module):
@@ -45,6 +47,10 @@ class Learner(eqx.Module):
 
     model: GPSSM
     states: Any
+
+    def contracted(self) -> "Learner":
+        """With the linear mean function of the model made a contraction."""
+        return Learner(contracted(self.model), self.states)
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class StateSpaceMethod(Specification, ABC):
         return problem.model, jnp.zeros((), self.dtype)
 
     def settings(self, initial: Initialisation) -> Any:
-        """What the objective is compiled for. Hashable."""
+        """What the objective is compiled for, the last of its arguments. Hashable."""
         return None
 
     def phases(self, problem: Problem, schedule: Schedule) -> list[tuple[Any, Schedule]]:
@@ -72,7 +78,7 @@ class StateSpaceMethod(Specification, ABC):
         return [(problem.windows, schedule)]
 
     def filter_settings(self, problem: Problem) -> FilterSettings:
-        """How the fitted model filters."""
+        """How the fitted model filters: members of the ensemble, and how they are updated."""
         return FilterSettings(64 if problem.hidden else 200, ensemble.Options(update=default_update(problem)))
 
     def rates(self, problem: Problem) -> dict[str, float]:
@@ -80,7 +86,7 @@ class StateSpaceMethod(Specification, ABC):
         return {"process_noise": self.noise_rate, "obs_noise": self.noise_rate} | dict(problem.rates)
 
     def contracts(self, initial: Initialisation) -> bool:
-        """Whether the objective keeps the linear mean function a contraction (`training.contraction`)."""
+        """Whether the linear mean function of a `Learner` is kept a contraction (`contracted`)."""
         return False
 
     def default_window(self, initial: Initialisation) -> int:
@@ -97,7 +103,7 @@ class StateSpaceMethod(Specification, ABC):
         *,
         seed: int = 0,
         restarts: int | None = None,
-        progress: bool | Callable[[Progress], None] = False,
+        progress: bool | Watch = False,
     ) -> Posterior:
         """Learn the model from a recording.
 
@@ -108,7 +114,11 @@ class StateSpaceMethod(Specification, ABC):
             seed: all randomness of the fit.
             restarts: fits from the same data with other random numbers, of which the one with the best
                 bound is kept; by default as many as the method needs.
-            progress: show a progress bar, or call this function after every chunk of steps.
+            progress: show a progress bar, or call this function with a `Progress` after every chunk of steps.
+
+        Returns:
+            The fitted model, which filters, smooths, forecasts and saves itself, in the units of the data. Ctrl-C ends
+            the fit early, with the best model so far.
         """
         clock = CompileClock()
         ys, cs = training_data(outputs, inputs)
@@ -117,7 +127,7 @@ class StateSpaceMethod(Specification, ABC):
         method, linear = self, None
         if self.state_dim == AUTO:
             linear = enough_states(Recordings.standardised(ys, cs))
-            method = replace(self, state_dim=linear.state_dim)
+            method = replace(self, state_dim=linear[0].order)
         problem = method.problem(ys, cs, seed)
         with watcher(progress, self.name) as watch, Interruption() as interruption:
             posterior = Restarts(method, problem, Monitor(interruption, watch), seed, linear).best(restarts)
@@ -131,41 +141,45 @@ class StateSpaceMethod(Specification, ABC):
     ) -> Problem:
         if not isinstance(initial, Initialisation):
             initial = initialise(self, outputs, inputs, initial)
-        held = match((p.name for p in parameters(initial.model)), self.fixed) | initial.fixed | self.always_held
+        held = initial.fixed | self.always_held | match((p.name for p in parameters(initial.model)), self.fixed)
         window = self.default_window(initial) if self.window is None else self.window
-        return Problem.of(initial, outputs, inputs, window=window, held=held, settings=self.settings(initial))
+        longest, scaling = max(map(len, outputs)), initial.scaling
+        windows = cut(*scaling.standardise(outputs, inputs), min(window or longest, longest))
+        windows = windows._replace(log_volume=np.asarray(sum(map(scaling.log_volume, outputs))))
+        own = {"outputs": outputs, "inputs": inputs, "windows": windows, "held": held}
+        return Problem(**vars(initial) | own | {"settings": self.settings(initial)})
 
     def learn(self, problem: Problem, schedule: Schedule, key: Array, monitor: Monitor, label: str) -> Posterior:
         key, key_learner = jax.random.split(key)
         learner, carry = (_cast(part, self.dtype) for part in self.learner(problem, key_learner))
         prefix = "model." if isinstance(learner, Learner) else ""
-        names = tuple(p.name for p in parameters(learner) if p.name.removeprefix(prefix) not in problem.held)
-        rates = {n: r for n in names for word, r in self.rates(problem).items() if word in n.split(".")}
-        history = History()
+        rates = {p.name: 1.0 for p in parameters(learner) if p.name.removeprefix(prefix) not in problem.held}
+        rates |= {n: r for n in rates for word, r in self.rates(problem).items() if word in n.split(".")}
+        objective = contracting(type(self).objective) if self.contracts(problem) else type(self).objective
+        history, watch = History(), monitor.watch
+        if watch is not None:
 
-        def report(p: Progress) -> None:
-            assert monitor.watch is not None
-            now = p.snapshot
-            snapshot = None if now is None else lambda: self.posterior(problem, now(), History())
-            monitor.watch(p._replace(snapshot=snapshot))
+            def report(p: Progress) -> None:
+                now = p.snapshot
+                watch(p._replace(snapshot=None if now is None else lambda: self.posterior(problem, now(), History())))
 
+            monitor = monitor._replace(watch=report)
         for data, limits in self.phases(problem, schedule):
             key, key_phase = jax.random.split(key)
             learner, carry, course = train(
-                type(self).objective, learner, carry, _cast(data, self.dtype),
-                settings=problem.settings, names=names, multiples=rates, num_observed=problem.windows.num_observed,
-                schedule=limits, key=key_phase, interruption=monitor.interruption,
-                watch=None if monitor.watch is None else report, label=label,
+                objective, learner, carry, _cast(data, self.dtype),
+                settings=problem.settings, rates=rates, num_observed=problem.windows.num_observed,
+                schedule=limits, key=key_phase, monitor=monitor, label=label,
             )  # fmt: skip
             history = history.followed_by(course)
             if monitor.interruption.requested:
                 break
         if self.contracts(problem):
-            learner = eqx.tree_at(lambda trained: trained.model, learner, contracted(learner.model))
+            learner = learner.contracted()
         return self.posterior(problem, learner, history)
 
     def posterior(self, problem: Problem, learner: Any, history: History) -> Posterior:
-        """What was trained, as it is returned."""
+        """What was trained, as it is returned; it has not filtered the recordings yet."""
         return Posterior(
             model=jax.tree.map(np.asarray, learner.model if isinstance(learner, Learner) else learner),
             scaling=problem.scaling,
@@ -222,6 +236,28 @@ def default_update(initial: Initialisation) -> ensemble.Update:
     if not isinstance(initial.model.emission, LinearEmission):
         return "perturbed"
     return "sqrt" if initial.hidden else "mixture"
+
+
+def contracted(model: GPSSM) -> GPSSM:
+    """The model with `A <- A min(1, max_norm / |A|_2)` in its linear mean function, if it has one.
+
+    A bound that looks few steps ahead is blind to a mode that grows by some per cent per step, with which a free run
+    over hundreds of steps explodes; a contraction plus a GP is bounded. Any stable linear system is one in suitable
+    hidden coordinates.
+    """
+    mean = model.transition.mean
+    if not isinstance(mean, Linear):
+        return model
+    dx, weight = model.state_dim, jnp.asarray(mean.weight)
+    norm = jnp.sqrt(jnp.linalg.eigvalsh(weight[:, :dx] @ weight[:, :dx].T)[-1])
+    factors = jnp.where(jnp.arange(weight.shape[1]) < dx, jnp.minimum(1.0, _MAX_NORM / norm), 1.0)
+    return eqx.tree_at(lambda m: m.transition.mean.weight, model, weight * factors)
+
+
+@cache  # so that it is compiled once for every objective
+def contracting(objective: Objective) -> Objective:
+    """The same objective, of a learner whose linear mean function is a contraction."""
+    return lambda learner, *arguments: objective(learner.contracted(), *arguments)
 
 
 def _cast(tree: Any, dtype: Any) -> Any:

@@ -33,7 +33,7 @@ from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
 from gpssm.methods.base import Learner
-from gpssm.methods.vgpssm import VGPSSM, read_terms
+from gpssm.methods.vgpssm import VGPSSM, terms
 from gpssm.training import subspace
 from gpssm.training.optimiser import Objective
 from gpssm.training.problem import Initialisation, Problem
@@ -45,10 +45,9 @@ _LIMITS = (0.1, 10.0)
 
 
 class COGPSSMSettings(NamedTuple):
-    """What the compiled objective is built for."""
+    """What `lagrangian` is compiled for."""
 
     num_samples: int
-    contract: bool
     learned: bool  # whether the multiplier follows the constraint
 
 
@@ -70,7 +69,7 @@ def lagrangian(
     learner: Learner, carry: Constraint, windows: Windows, key: Array, settings: COGPSSMSettings
 ) -> tuple[Float[Array, ""], tuple[Constraint, dict[str, Array]]]:
     """What to maximise with a fixed multiplier; with a learned one, something that has its gradient."""
-    parts = read_terms(learner, windows, key, settings.num_samples, settings.contract)
+    parts = terms(learner.model, learner.states(windows), windows, key, settings.num_samples)
     value = parts.bound + (carry.multiplier - 1.0) * parts.log_density
     if not settings.learned:
         return value, (carry, parts.named())
@@ -78,8 +77,8 @@ def lagrangian(
     # The bound can, and lies below the evidence whatever the multiplier: it decides which of the
     # models on the way is the best, while the gradient is that of the Lagrangian.
     comparable = jax.lax.stop_gradient(parts.bound) + (value - jax.lax.stop_gradient(value))
-    terms = parts.named() | {"error / tolerance": parts.error / carry.tolerance, "multiplier": carry.multiplier}
-    return comparable, (jax.lax.stop_gradient(carry.after(parts.error)), terms)
+    reported = parts.named() | {"error / tolerance": parts.error / carry.tolerance, "multiplier": carry.multiplier}
+    return comparable, (jax.lax.stop_gradient(carry.after(parts.error)), reported)
 
 
 @dataclass(frozen=True)
@@ -90,6 +89,10 @@ class COGPSSM(VGPSSM):
         multiplier: weight of the likelihood, if it is not to be learned.
         tolerance: largest mean squared error of the reconstructed outputs, relative to their
             variances. By default R where that is fixed, else from a linear fit.
+
+    >>> import gpssm
+    >>> gpssm.COGPSSM(state_dim=4, tolerance=0.01).name
+    'CO-GPSSM'
     """
 
     multiplier: float | None = field(default=None, kw_only=True)
@@ -116,14 +119,13 @@ class COGPSSM(VGPSSM):
         elif "obs_noise.variance" in problem.held:
             tolerance = float(np.mean(np.asarray(problem.model.obs_noise.variance)))
         else:
-            scaling = problem.scaling
-            ys = [scaling.standardise_outputs(y) for y in problem.outputs]
-            tolerance = unpredicted(ys, [scaling.standardise_inputs(c) for c in problem.inputs], self.state_dim)
+            standard = problem.scaling.standardise(problem.outputs, problem.inputs)
+            tolerance = unpredicted(*standard, self.state_dim)
         multiplier = 1.0 if self.multiplier is None else float(self.multiplier)
         return learner, Constraint(jnp.asarray(multiplier), jnp.zeros(()), jnp.asarray(tolerance))
 
     def settings(self, initial: Initialisation) -> COGPSSMSettings:
-        return COGPSSMSettings(self.num_samples, self.contracts(initial), self.multiplier is None)
+        return COGPSSMSettings(self.num_samples, self.multiplier is None)
 
 
 def unpredicted(outputs: list[np.ndarray], inputs: list[np.ndarray], state_dim: int) -> float:

@@ -29,17 +29,15 @@ from jaxtyping import Array, Float
 
 from gpssm.gp.means import Linear
 from gpssm.methods.base import Learner, StateSpaceMethod
+from gpssm.models.gpssm import InitialState
 from gpssm.models.neural import GatedTransition
 from gpssm.models.noise import DiagonalNoise, Noise
 from gpssm.numerics.networks import GRU, Dense, readable, readable_width
 from gpssm.plumbing.validation import variances
 from gpssm.training import subspace
 from gpssm.training.optimiser import Schedule
-from gpssm.training.problem import Initialisation, Problem
-from gpssm.training.recognition import Gaussians
-from gpssm.training.specification import RoughStates
-from gpssm.training.unrolled import by_time, expected_log_density, unroll
-from gpssm.training.windows import Windows
+from gpssm.training.problem import Initialisation, Problem, RoughStates
+from gpssm.training.windows import Windows, by_time, expected_log_density, unroll
 
 _NEGLIGIBLE = 1e-6  # standardised variance beside S(x), which is all the noise there is
 _SPREAD = 0.3  # of q before training, standardised
@@ -47,7 +45,7 @@ _FIRST_WEIGHT = 0.01
 
 
 class DKFSettings(NamedTuple):
-    """What the compiled objective is built for."""
+    """What `elbo` is compiled for; `annealing` is in steps."""
 
     num_samples: int
     batch: int
@@ -55,7 +53,7 @@ class DKFSettings(NamedTuple):
 
 
 class StructuredInference(eqx.Module):
-    """q of the states of every window, from what it saw at and after each of them."""
+    """q of the states of every window, from the samples at and after each of them."""
 
     reader: GRU
     first: Dense
@@ -72,7 +70,7 @@ class StructuredInference(eqx.Module):
         return cls(reader, heads[0], Dense.start(keys[3], state_dim, width), heads[1])
 
     def read(self, windows: Windows) -> Float[Array, "b w h"]:
-        """h_t of all windows. The reader begins at the last active sample, not in the padding after it."""
+        """h_t of all windows. The reader starts at the last active sample, not in the padding after it."""
         length = windows.outputs.shape[1]
         shift = jnp.sum(windows.active > 0, axis=1, dtype=int)[:, None]
         order = jnp.arange(length)[None]
@@ -83,10 +81,10 @@ class StructuredInference(eqx.Module):
         read = turned(readable(windows.outputs, windows.inputs), order + shift)
         return turned(self.reader(read, reverse=True), order - shift)
 
-    def initial(self, read: Float[Array, "b w h"]) -> Gaussians:
-        """q(x_0 | y) of every window."""
+    def initial(self, read: Float[Array, "b w h"], prior: InitialState) -> InitialState:
+        """q(x_0 | y) of every window, beside the p(x_0) that `prior` has."""
         mean, var = _moments(self.first(read[:, 0]))
-        return Gaussians(mean, jax.vmap(jnp.diag)(jnp.sqrt(var)))
+        return InitialState(mean, jax.vmap(jnp.diag)(jnp.sqrt(var)), prior.prior_mean, prior.prior_chol)
 
     def __call__(self, x: Float[Array, "n dx"], h: Float[Array, " h"]) -> tuple[Array, Array]:
         """Mean and variance (n, dx) of q(x_t | x_{t-1}, y_{t:T})."""
@@ -110,7 +108,7 @@ def elbo(
     key_batch, key_x0, key_x, key_u = jax.random.split(key, 4)
     batch, share = _batch(windows, key_batch, settings.batch)
     read = inference.read(batch)
-    q_x0 = inference.initial(read)
+    q_x0 = inference.initial(read, model.initial_state)
     starts = q_x0.draw(key_x0, settings.num_samples)
     noise = jax.random.normal(key_x, (batch.outputs.shape[1], *starts.shape), starts.dtype)
 
@@ -126,7 +124,7 @@ def elbo(
     columns = (*map(by_time, (batch.outputs, batch.active, read)), noise)
     _, scores = unroll(model, starts, batch, key_u, columns, one)
     fit, kl_x = jnp.sum(scores, axis=(0, 1)) / share
-    likelihood, kl_x0 = fit - windows.log_volume, q_x0.kl(model.initial_state) / share
+    likelihood, kl_x0 = fit - windows.log_volume, q_x0.kl() / share
     weight = jnp.minimum(1.0, _FIRST_WEIGHT + (1.0 - _FIRST_WEIGHT) * carry / settings.annealing)
     bound, annealed = (likelihood - w * (kl_x + kl_x0) for w in (1.0, weight))
     # Values of the annealed bound at different weights cannot be compared, and the best one is kept.
@@ -162,6 +160,10 @@ class DKF(StateSpaceMethod):
         width: units of the hidden layers of the transition, and of the recurrent network.
         num_samples: trajectories of every window.
         batch: windows in every step, at most.
+
+    >>> import gpssm
+    >>> gpssm.DKF(state_dim=4, width=16).schedule.max_steps
+    1800
     """
 
     width: int = field(default=32, kw_only=True)

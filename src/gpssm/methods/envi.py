@@ -41,14 +41,12 @@ from gpssm.models.gpssm import GPSSM
 from gpssm.models.noise import DiagonalNoise, FullNoise, Noise
 from gpssm.training import initialisation
 from gpssm.training.optimiser import Schedule
-from gpssm.training.problem import Initialisation, Problem
-from gpssm.training.specification import one_of
-from gpssm.training.unrolled import by_time, continued, noise_by_time, unroll, window_starts
-from gpssm.training.windows import Windows
+from gpssm.training.problem import Initialisation, Problem, one_of
+from gpssm.training.windows import Windows, by_time, continued, noise_by_time, unroll, window_starts
 
 
 class EnVISettings(NamedTuple):
-    """What the compiled objective is built for."""
+    """What `elbo` is compiled for."""
 
     num_members: int
     num_samples: int
@@ -69,7 +67,7 @@ class Phase(NamedTuple):
 
 
 class Data(NamedTuple):
-    """What the objective is evaluated on."""
+    """What `elbo` is evaluated on: the recordings, and the phase of the fit."""
 
     windows: Windows
     phase: Phase = Phase()
@@ -119,7 +117,7 @@ def _window_likelihoods(
 
 
 def _gaps(key: Array, data: Data, gap_length: int) -> Array:
-    """Blocks over which the update is skipped; where they begin changes with every iteration."""
+    """Samples (b, w) at which the update is skipped, in blocks that lie elsewhere in every iteration."""
     num_windows, length = data.windows.outputs.shape[:2]
     if not gap_length:
         return jnp.zeros((num_windows, length), bool)
@@ -158,6 +156,12 @@ class EnVI(GPMethod):
         gap_fraction: share of blocks over which the update is skipped. By default none where all
             states are observed; 0.7, then 0.3, where some are hidden.
         gap_length: samples in such a block; by default 25, or 50 from a skeleton.
+
+    >>> import gpssm
+    >>> method = gpssm.EnVI(state_dim=4, obs_noise=0.1, fixed=("obs_noise",))  # the variance of the noise is known
+    >>> method.num_inducing
+    20
+    >>> posterior = method.fit(outputs, inputs)  # doctest: +SKIP
     """
 
     full_process_noise: bool = field(default=False, kw_only=True)
@@ -196,7 +200,10 @@ class EnVI(GPMethod):
         of it, sampled moments, perturbed observations, Adam at one constant rate for a fixed
         number of iterations. The paper does not say where to start or what to do when a step
         fails: standardisation, initial values, gradient clipping, rollback and best-so-far are those
-        of `EnVI`.
+        of `EnVI`. `changes` are further arguments of `EnVI`.
+
+        >>> EnVI.paper(1, num_members=50).update
+        'perturbed'
         """
         preset = cls(
             state_dim, num_inducing, mean="zero", num_members=100, update="perturbed", moments="sampled",

@@ -1,8 +1,7 @@
 """What the methods with a linear Gaussian posterior have in common: all but the matrices."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,25 +10,11 @@ from gpssm.models.scaling import Scaling, moments
 from gpssm.plumbing.compilation import CompileClock
 from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.validation import training_data
-from gpssm.posteriors.history import History, Progress
+from gpssm.posteriors.history import History
 from gpssm.posteriors.linear import LinearPosterior
+from gpssm.training.progress import Watch
 
 NDArray = np.ndarray
-Reported = bool | Callable[[Progress], None]
-
-
-class LinearFit(NamedTuple):
-    """A linear Gaussian system in standardised units; what it does not say is zero."""
-
-    system: System
-    prior: Gaussian
-    """Of the state one step before the first sample of a recording."""
-    scaling: Scaling
-    input_weight: NDArray | None = None
-    """B (dx, dc)."""
-    bias: NDArray | None = None
-    """b (dx,)."""
-    history: History | None = None
 
 
 class LinearMethod(ABC):
@@ -40,17 +25,35 @@ class LinearMethod(ABC):
     """Names of the parameters that are not learned."""
 
     @abstractmethod
-    def learn(self, outputs: list[NDArray], inputs: list[NDArray], progress: Reported) -> LinearFit:
+    def learn(self, outputs: list[NDArray], inputs: list[NDArray], progress: bool | Watch) -> LinearPosterior:
         """The system, from checked recordings (T_i, dy) and (T_i, dc) in the user's units."""
+
+    def posterior(
+        self,
+        system: System,
+        prior: Gaussian,
+        scaling: Scaling,
+        input_weight: NDArray | None = None,
+        bias: NDArray | None = None,
+        history: History | None = None,
+    ) -> LinearPosterior:
+        """What was learned, in standardised units; B (dx, dc) and b (dx,) are zero unless they are given."""
+        dx, dc = len(prior.mean), len(scaling.input_shift)
+        return LinearPosterior(
+            system=system,
+            input_weight=np.zeros((dx, dc)) if input_weight is None else input_weight,
+            bias=np.zeros(dx) if bias is None else bias,
+            prior=prior,
+            scaling=scaling,
+            history=History(converged=True) if history is None else history,
+            method=self.name,
+            final=prior,
+            fixed=self.fixed,
+        )
 
     @double_precision
     def fit(
-        self,
-        outputs: Any,
-        inputs: Any = None,
-        *,
-        seed: int = 0,
-        progress: bool | Callable[[Progress], None] = False,
+        self, outputs: Any, inputs: Any = None, *, seed: int = 0, progress: bool | Watch = False
     ) -> LinearPosterior:
         """Learn the model from a recording.
 
@@ -60,22 +63,13 @@ class LinearMethod(ABC):
                 `outputs`; or a list of such arrays. Not used where outputs are forecast from themselves alone.
             seed: not used; nothing here is random.
             progress: show a progress bar, or call this function after every iteration, where there are any.
+
+        Returns:
+            The fitted model, which filters, smooths and forecasts exactly.
         """
         clock = CompileClock()
         ys, cs = training_data(outputs, inputs)
-        fit = self.learn(ys, cs, progress)
-        dx, dc = len(fit.prior.mean), cs[0].shape[1]
-        posterior = LinearPosterior(
-            system=fit.system,
-            input_weight=np.zeros((dx, dc)) if fit.input_weight is None else fit.input_weight,
-            bias=np.zeros(dx) if fit.bias is None else fit.bias,
-            prior=fit.prior,
-            scaling=fit.scaling,
-            history=History(converged=True) if fit.history is None else fit.history,
-            method=self.name,
-            final=fit.prior,
-            fixed=self.fixed,
-        ).learned_from(ys, cs)
+        posterior = self.learn(ys, cs, progress).learned_from(ys, cs)
         posterior.history.compile_seconds = clock.seconds
         return posterior
 

@@ -27,15 +27,15 @@ from scipy.optimize import minimize
 from gpssm.errors import InvalidInput
 from gpssm.filters import kalman
 from gpssm.filters.kalman import Gaussian, System
-from gpssm.methods.linear import LinearFit, LinearMethod, NDArray, Reported, observed_scaling
+from gpssm.methods.linear import LinearMethod, NDArray, observed_scaling
 from gpssm.numerics.linalg import cholesky, solve_lower, solve_lower_transposed
 from gpssm.plumbing.validation import positive_int
 from gpssm.posteriors.history import History, Progress
-from gpssm.posteriors.linear import NOISE_FLOOR
+from gpssm.posteriors.linear import NOISE_FLOOR, LinearPosterior
 from gpssm.training import subspace
+from gpssm.training.candidates import Recordings, stack
 from gpssm.training.linear_search import AUTO, enough_states, linear_models, stable
 from gpssm.training.progress import Watch, record, watcher
-from gpssm.training.recordings import Recordings, stack
 
 _FIRST_STEPS = 30  # from every start, before the better one goes on
 _ANCHOR = 1e-4  # precision of the prior around the start; parameters are of order one
@@ -78,6 +78,12 @@ class LinearGaussian(LinearMethod):
         state_dim: dimension of the state, at least the number of outputs; `"auto"` is 4, or two more than there
             are outputs, or more where that forecasts the end of the recording clearly better.
         max_steps: iterations of L-BFGS at most.
+
+    >>> import gpssm, numpy as np
+    >>> y = np.sin(np.arange(40))[:, None]
+    >>> posterior = gpssm.LinearGaussian(2, max_steps=50).fit(y)
+    >>> abs(posterior.forecast(1).mean - np.sin(40)).item() < 0.1
+    True
     """
 
     state_dim: int = 4
@@ -90,22 +96,21 @@ class LinearGaussian(LinearMethod):
             positive_int("state_dim", self.state_dim)
         positive_int("max_steps", self.max_steps)
 
-    def learn(self, outputs: list[NDArray], inputs: list[NDArray], progress: Reported) -> LinearFit:
+    def learn(self, outputs: list[NDArray], inputs: list[NDArray], progress: bool | Watch) -> LinearPosterior:
         if self.state_dim == AUTO:
-            order = enough_states(Recordings.standardised(outputs, inputs)).state_dim
+            order = enough_states(Recordings.standardised(outputs, inputs))[0].order
             return replace(self, state_dim=order).learn(outputs, inputs, progress)
         self._check_size(outputs, inputs)
         dx = self.state_dim
         scaling = observed_scaling(outputs, inputs, dx)
-        ys, cs = [scaling.standardise_outputs(y) for y in outputs], [scaling.standardise_inputs(c) for c in inputs]
+        ys, cs = scaling.standardise(outputs, inputs)
         log_volume = sum(map(scaling.log_volume, outputs))
         with watcher(progress, self.name) as watch:
             tried = [_maximise(first, ys, cs, log_volume, _FIRST_STEPS, None) for first in _initial(ys, cs, dx)]
             first, _ = max(tried, key=lambda found: found[1].best)
             best, history = _maximise(first, ys, cs, log_volume, self.max_steps, watch)
-        prior = Gaussian(jnp.zeros(dx), jnp.eye(dx))
-        matrices = jax.jit(_Parameters.system)(best), prior, scaling
-        return LinearFit(*matrices, np.asarray(best.input_weight), np.asarray(best.bias), history)
+        system, prior = jax.jit(_Parameters.system)(best), Gaussian(jnp.zeros(dx), jnp.eye(dx))
+        return self.posterior(system, prior, scaling, np.asarray(best.input_weight), np.asarray(best.bias), history)
 
     def _check_size(self, ys: list[NDArray], cs: list[NDArray]) -> None:
         dx, dy, dc = self.state_dim, ys[0].shape[1], cs[0].shape[1]
@@ -137,11 +142,10 @@ def _stable(
 ) -> _Parameters:
     """A linear model, made stable, with its residuals one step ahead shared out between the two noises."""
     dx = len(bias)
-    a = stable(weight[:, :dx])
-    weight = np.column_stack([a, weight[:, dx:]])
+    weight = stable(weight)
     variances = np.maximum(np.mean(subspace.residuals(weight, bias, states, inputs) ** 2, axis=0), 1e-4)
     root = np.diag(0.5 * np.log(0.5 * variances))
-    matrices = (*_contraction(a), weight[:, dx:], bias, root, np.log(0.5 * variances[:output_dim]))
+    matrices = (*_contraction(weight[:, :dx]), weight[:, dx:], bias, root, np.log(0.5 * variances[:output_dim]))
     return _Parameters(*map(jnp.asarray, matrices))
 
 

@@ -13,6 +13,11 @@ from gpssm.methods.prssm import PRSSM
 
 @dataclass(frozen=True)
 class ODGPSSM(PRSSM):
-    """PRSSM with mixed GPs; W is the identity before training."""
+    """PRSSM with mixed GPs; W (dx, dx) is the identity before training. Arguments are those of `PRSSM`.
+
+    >>> import gpssm
+    >>> gpssm.ODGPSSM(state_dim=4).mixed
+    True
+    """
 
     mixed: bool = field(default=True, kw_only=True)

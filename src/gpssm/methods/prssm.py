@@ -19,24 +19,47 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.filters import ensemble
 from gpssm.methods.base import GPMethod, Learner
-from gpssm.models.gpssm import GPSSM
+from gpssm.models.gpssm import GPSSM, InitialState
 from gpssm.models.noise import Noise
+from gpssm.numerics.networks import GRU, Dense, readable, readable_width
 from gpssm.training.problem import Initialisation, Problem
-from gpssm.training.recognition import Recognition
-from gpssm.training.unrolled import by_time, expected_log_density, noise_by_time, unroll
-from gpssm.training.windows import Windows
+from gpssm.training.windows import Windows, by_time, expected_log_density, noise_by_time, unroll
 
 SAMPLED = ensemble.Options(update="sqrt")  # no observation is perturbed here
+_LENGTH, _WIDTH = 16, 16  # samples that the recognition network reads, and its units
+_SPREAD = 0.3  # of q(x_0) before training, standardised
 
-
-# of the model, f at every member, where the members went, and the sample that came
+# Of the model, f at every member, the members after the step, and the observed sample.
 Score = Callable[[GPSSM, tuple[Array, Noise], Float[Array, "n dx"], Float[Array, " dy"]], Float[Array, ""]]
+
+
+class Recognition(eqx.Module):
+    """A recurrent network over the first samples of a window, read backwards, so that it ends where x_0 is."""
+
+    reader: GRU
+    head: Dense
+
+    @classmethod
+    def start(cls, key: Array, state_dim: int, output_dim: int, input_dim: int) -> "Recognition":
+        """Initialised with q(x_0) around the middle of the data."""
+        key_reader, key_head = jax.random.split(key)
+        head = Dense.start(key_head, _WIDTH, 2 * state_dim, scale=0.3)
+        bias = np.concatenate([np.zeros(state_dim), np.full(state_dim, np.log(_SPREAD))])
+        return cls(GRU.start(key_reader, readable_width(output_dim, input_dim), _WIDTH), Dense(head.weight, bias))
+
+    def __call__(self, windows: Windows, prior: InitialState) -> InitialState:
+        """q(x_0) of every window, beside the p(x_0) that `prior` has."""
+        read = readable(windows.outputs[:, :_LENGTH], windows.inputs[:, :_LENGTH])
+        mean, log_std = jnp.split(self.head(self.reader(read, reverse=True)[:, 0]), 2, axis=-1)
+        return InitialState(mean, jax.vmap(jnp.diag)(jnp.exp(log_std)), prior.prior_mean, prior.prior_chol)
 
 
 def elbo(
@@ -45,11 +68,13 @@ def elbo(
     """The bound, from `num_samples` trajectories in every window."""
     model = learner.model
     key_u, key_x0, key_noise = jax.random.split(key, 3)
-    q_x0 = learner.states(windows)
+    q_x0 = learner.states(windows, model.initial_state)
     starts = q_x0.draw(key_x0, num_samples)
-    scores = trajectory_scores(model, starts, windows, key_u, key_noise, _expected)
+    scores = trajectory_scores(
+        model, starts, windows, key_u, key_noise, lambda model, f, moved, y: expected_log_density(model, moved, y)
+    )
     likelihood = jnp.sum(scores) - windows.log_volume
-    kl_u, kl_x0 = model.transition.kl(), q_x0.kl(model.initial_state)
+    kl_u, kl_x0 = model.transition.kl(), q_x0.kl()
     return likelihood - kl_u - kl_x0, (carry, {"likelihood": likelihood, "KL(u)": kl_u, "KL(x0)": kl_x0})
 
 
@@ -67,16 +92,16 @@ def trajectory_scores(
     return unroll(model, starts, windows, key_u, columns, one)[1]
 
 
-def _expected(model: GPSSM, f: tuple[Array, Noise], members: Array, y: Array) -> Array:
-    return expected_log_density(model, members, y)
-
-
 @dataclass(frozen=True)
 class PRSSM(GPMethod):
     """PRSSM with everything a user may want to choose, besides the model (`GPMethod`).
 
     Args:
         num_samples: trajectories of every window.
+
+    >>> import gpssm
+    >>> gpssm.PRSSM(state_dim=4, num_samples=8).num_inducing
+    20
     """
 
     num_samples: int = field(default=16, kw_only=True)

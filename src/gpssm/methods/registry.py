@@ -37,8 +37,8 @@ BASELINES: dict[str, Entry] = {
     "LinearGaussian": Entry("gpssm.methods.linear_gaussian", "LinearGaussian"),
     "ARX": Entry("gpssm.methods.arx", "ARX"),
     "ARX(4)": Entry("gpssm.methods.arx", "ARX", {"order": 4, "name": "ARX(4)"}),
-    "LastValue": Entry("gpssm.methods.last_value", "LastValue"),
-    "TrainingMean": Entry("gpssm.methods.training_mean", "TrainingMean"),
+    "LastValue": Entry("gpssm.methods.naive", "LastValue"),
+    "TrainingMean": Entry("gpssm.methods.naive", "TrainingMean"),
 }
 
 METHODS = SYSTEMS | BASELINES

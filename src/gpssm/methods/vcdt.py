@@ -34,10 +34,16 @@ from gpssm.numerics.linalg import solve_lower
 from gpssm.numerics.networks import BidirectionalGRU, Dense, readable, readable_width
 from gpssm.numerics.parameters import Leaf, as_array, parameter
 from gpssm.training import initialisation
-from gpssm.training.contraction import contracted
 from gpssm.training.problem import Initialisation, Problem
-from gpssm.training.unrolled import by_time, continued, expected_log_density, noise_by_time, unroll, window_starts
-from gpssm.training.windows import Windows
+from gpssm.training.windows import (
+    Windows,
+    by_time,
+    continued,
+    expected_log_density,
+    noise_by_time,
+    unroll,
+    window_starts,
+)
 
 _WIDTH = 16  # of the recurrent network, in each direction
 
@@ -54,7 +60,7 @@ class Gates(eqx.Module):
 
 
 class AmortisedGates(eqx.Module):
-    """A network's correction to the initial gates."""
+    """The initial gates, and a network's corrections: added to A and b, factors on the rows of `chol`."""
 
     reader: BidirectionalGRU
     head: Dense
@@ -74,10 +80,10 @@ class AmortisedGates(eqx.Module):
 
 
 def elbo(
-    learner: Learner, carry: Float[Array, "b n dx"], windows: Windows, key: Array, contract: bool
+    learner: Learner, carry: Float[Array, "b n dx"], windows: Windows, key: Array, settings: None
 ) -> tuple[Float[Array, ""], tuple[Float[Array, "b n dx"], dict[str, Array]]]:
     """The bound, from as many trajectories as `carry` has members in every window."""
-    model = contracted(learner.model) if contract else learner.model
+    model = learner.model
     key_u, key_x0, key_noise = jax.random.split(key, 3)
     starts = window_starts(model, windows, carry, key_x0)
     noise, _ = noise_by_time(key_noise, model, starts, windows, SAMPLED, kinds=2)
@@ -142,6 +148,10 @@ class VCDT(GPMethod):
         amortised: read the corrections from the recording with a network, instead of learning them for
             every time step.
         num_samples: trajectories of every window.
+
+    >>> import gpssm
+    >>> gpssm.VCDT(state_dim=4, amortised=True).num_samples
+    16
     """
 
     amortised: bool = field(default=False, kw_only=True)
@@ -160,9 +170,6 @@ class VCDT(GPMethod):
         reader = BidirectionalGRU.start(key_reader, readable_width(dy, dc), _WIDTH)
         head = Dense.start(key_head, 2 * _WIDTH, dx * dx + 2 * dx, scale=0.01)
         return Learner(problem.model, AmortisedGates(reader, head, *gates)), carry
-
-    def settings(self, initial: Initialisation) -> bool:
-        return self.contracts(initial)
 
     def contracts(self, initial: Initialisation) -> bool:
         """A network repeats the mistakes of f at every time step alike, and corrects them: on one series all restarts

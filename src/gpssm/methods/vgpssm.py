@@ -19,7 +19,7 @@ Where the paper leaves room, what is best for the method:
   whole recording, with one x_0;
 - q is initialised at the least-squares state of y_t where there is one, and what is not seen decays; what
   the network adds to this is small at first;
-- where states are hidden, the linear mean function is kept a contraction (`training.contraction`): the bound
+- where states are hidden, the linear mean function is kept a contraction (`base.contracted`): the bound
   looks one step ahead;
 - the mean function itself, start values and optimiser are those of EnVI, and a fitted model is
   filtered by the ensemble Kalman filter, so that a forecast starts from a state that has seen the data.
@@ -39,11 +39,9 @@ from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, InitialState
 from gpssm.numerics.networks import BidirectionalGRU, Dense, readable, readable_width
 from gpssm.numerics.parameters import Leaf, parameter
-from gpssm.training.contraction import contracted
 from gpssm.training.optimiser import Objective
 from gpssm.training.problem import Initialisation, Problem
-from gpssm.training.unrolled import by_time, expected_log_density
-from gpssm.training.windows import Windows
+from gpssm.training.windows import Windows, by_time, expected_log_density
 
 _CONTEXT = 10  # samples of either neighbour that the network reads
 _DECAY = 0.5  # of what is not seen
@@ -87,8 +85,7 @@ class Chain(eqx.Module):
         )
         _, (slopes, rests) = jax.lax.scan(within, first, (by_time(weights), by_time(pushes)))
 
-        eps_start = jax.random.normal(key_start, (len(initial.mean), num_samples, dx), dtype)
-        fresh = initial.members(eps_start)[windows.sequence]
+        fresh = initial.draw(key_start, num_samples)[windows.sequence]
 
         def between(end: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
             left, fresh, slope, rest = now
@@ -166,15 +163,8 @@ class ChainNetwork(eqx.Module):
         return states[:, context:-context]
 
 
-class VGPSSMSettings(NamedTuple):
-    """What the compiled objective is built for."""
-
-    num_samples: int
-    contract: bool  # whether the linear mean function is kept a contraction
-
-
 class Terms(NamedTuple):
-    """What the bound is made of."""
+    """What the bound is made of, in nats but for `error`."""
 
     log_density: Float[Array, ""]
     """`sum_t E[log N(y_t | g(x_t), R)]` of standardised outputs."""
@@ -188,10 +178,11 @@ class Terms(NamedTuple):
 
     @property
     def bound(self) -> Float[Array, ""]:
+        """The evidence lower bound of outputs in the user's units."""
         return self.likelihood - self.kl_x - self.kl_u - self.kl_x0
 
     def named(self) -> dict[str, Array]:
-        """For the history of a fit."""
+        """The terms by the names that the history of a fit has for them."""
         return {"likelihood": self.likelihood, "KL(x)": self.kl_x, "KL(u)": self.kl_u, "KL(x0)": self.kl_x0}
 
 
@@ -228,17 +219,11 @@ def _step_divergences(
     return 0.5 * jnp.sum(squares / q - 1.0 + jnp.log(q) - 2.0 * log_chol, axis=-1)
 
 
-def read_terms(learner: Learner, windows: Windows, key: Array, num_samples: int, contract: bool) -> Terms:
-    """The terms of the bound with the chain that the network reads."""
-    model = contracted(learner.model) if contract else learner.model
-    return terms(model, learner.states(windows), windows, key, num_samples)
-
-
 def elbo(
-    learner: Learner, carry: Array, windows: Windows, key: Array, settings: VGPSSMSettings
+    learner: Learner, carry: Array, windows: Windows, key: Array, num_samples: int
 ) -> tuple[Float[Array, ""], tuple[Array, dict[str, Array]]]:
-    """The bound."""
-    parts = read_terms(learner, windows, key, settings.num_samples, settings.contract)
+    """The bound, from `num_samples` paths of the states; nothing is carried."""
+    parts = terms(learner.model, learner.states(windows), windows, key, num_samples)
     return parts.bound, (carry, parts.named())
 
 
@@ -249,6 +234,10 @@ class VGPSSM(GPMethod):
     Args:
         num_samples: paths of the states at every step.
         width: of the recurrent network, in each direction.
+
+    >>> import gpssm
+    >>> gpssm.VGPSSM(state_dim=4, width=8).name
+    'vGPSSM'
     """
 
     num_samples: int = field(default=8, kw_only=True)
@@ -263,7 +252,7 @@ class VGPSSM(GPMethod):
         return Learner(problem.model, states), jnp.zeros(())
 
     def settings(self, initial: Initialisation) -> Any:
-        return VGPSSMSettings(self.num_samples, self.contracts(initial))
+        return self.num_samples
 
     def contracts(self, initial: Initialisation) -> bool:
         return initial.hidden and self.mean == "linear"

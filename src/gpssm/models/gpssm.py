@@ -160,6 +160,11 @@ class InitialState(eqx.Module):
         """Reparameterised draws of `x_0`, for every sequence."""
         return self.mean[:, None] + jnp.einsum("sij,snj->sni", jnp.tril(self.chol), eps)
 
+    def draw(self, key: Array, count: int) -> Float[Array, "s n dx"]:
+        """`count` states of every sequence."""
+        shape = (len(self.mean), count, self.mean.shape[1])
+        return self.members(jax.random.normal(key, shape, self.mean.dtype))
+
     def prior_members(self, eps: Float[Array, "n dx"]) -> Float[Array, "n dx"]:
         """Draws of p(x_0) from standard normal ones, for a recording that was not trained on."""
         return self.prior_mean + eps @ jnp.asarray(self.prior_chol).T

@@ -34,6 +34,10 @@ class Scaling(NamedTuple):
     def standardise_inputs(self, inputs: A) -> A:
         return (inputs - self.input_shift) / self.input_scale
 
+    def standardise(self, outputs: list[A], inputs: list[A]) -> tuple[list[A], list[A]]:
+        """Recordings (T_i, dy) and (T_i, dc) in the model's units."""
+        return list(map(self.standardise_outputs, outputs)), list(map(self.standardise_inputs, inputs))
+
     def standardise_states(self, states: A) -> A:
         return (states - self.state_shift) / self.state_scale
 

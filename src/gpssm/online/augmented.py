@@ -1,31 +1,35 @@
 """What methods share that carry an augmented state, one Gaussian over the state and the weights of f.
 
-For a while several hypotheses run side by side; forecasts and f are those of the one that leads.
+For a while several hypotheses run side by side, until the likelihood of their predictions tells which is right;
+forecasts and f are those of the one that leads. What is seen as steps of the state may be dynamics, or observation
+noise on slow dynamics: a stream cannot know when it starts, and one that starts from the wrong values needs long to
+find back.
 """
 
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jax.scipy.linalg import block_diag
+from jaxtyping import Array, Float
 
 from gpssm.filters import augmented, sensitivity
 from gpssm.filters.augmented import AugmentedState, Innovation, Predicted
+from gpssm.filters.particle import weighted_moments
 from gpssm.filters.sensitivity import NoiseGradient, Sensitivity
 from gpssm.gp.basis import Basis, Expansion
-from gpssm.gp.kernels import Kernel
+from gpssm.gp.kernels import Stationary
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.numerics.linalg import symmetric_root
-from gpssm.online import hypotheses, paths, placement
-from gpssm.online.base import Info, OnlineStateSpace
-from gpssm.online.hypotheses import Hypotheses, Hypothesis, leading
+from gpssm.online import paths
+from gpssm.online.base import Info, OnlineStateSpace, Units, running_spread
 from gpssm.online.outliers import Verdict, judge
-from gpssm.online.units import Units, running_spread
-from gpssm.plumbing.contents import NonNegative
+from gpssm.plumbing.catalogue import saved
+from gpssm.plumbing.contents import Carried, NonNegative, Stacked
 
 NDArray = np.ndarray
 
@@ -54,26 +58,56 @@ class Tracked(eqx.Module):
     @property
     @abstractmethod
     def obs_noise(self) -> Float[Array, " dy"]:
-        """Variances R."""
+        """Variances R of the observation noise."""
 
     @property
     @abstractmethod
-    def kernel(self) -> Kernel:
-        """Correlations; the variances are the amplitudes."""
+    def kind(self) -> type[Stationary]:
+        """The class of the kernel of f."""
+
+    @classmethod
+    def start(
+        cls,
+        state: AugmentedState,
+        basis: Basis,
+        emission: Any,
+        points: NDArray,
+        *,
+        hyper: Any,
+        count: float = 0.0,
+        **own: Any,
+    ) -> Self:
+        """After `count` samples, with gradients that have no past yet; `own` are further fields of the method."""
+        dx, rows, dy = points.shape[1], len(hyper.amplitude), len(hyper[-1])
+        p, zero = 2 * rows + dy, jax.tree.map(jnp.zeros_like, hyper)
+        fields = {
+            "augmented": state,
+            "basis": basis,
+            "sensitivity": Sensitivity(jnp.zeros((p, dx)), jnp.zeros((p, dx, dx))),
+            "count": count,
+            "rejected": 0.0,
+            "spread": (basis.shift[:dx], basis.scale[:dx] ** 2),
+            "emission": emission,
+            "points": points,
+            "hyper": hyper,
+            "adam": (zero, zero),
+        }
+        return cls(**jax.tree.map(jnp.asarray, fields), **own)
 
     @property
     def process_noise(self) -> Float[Array, " k"]:
-        """Variances Q."""
+        """Variances Q of the process noise."""
         return jnp.exp(self.hyper.process_noise)
 
     @property
     def state_dim(self) -> int:
+        """Number of states, their past included."""
         return self.points.shape[-1]
 
     @property
     def f(self) -> Expansion:
         """What f is made of, besides the weights."""
-        return Expansion.of(self.basis, self.kernel, jnp.exp(self.hyper.amplitude))
+        return Expansion.learned(self.basis, self.kind, self.hyper.lengthscale, self.hyper.amplitude)
 
     def placed(self, c: Float[Array, " dc"], f: Expansion, least: Array | float) -> tuple[AugmentedState, Expansion]:
         """With an inducing input where the stream is now, if a share of more than `least` of f is open there."""
@@ -81,7 +115,7 @@ class Tracked(eqx.Module):
         # Not where the state is only guessed, as in the middle of a long gap.
         sure = jnp.all(jnp.diagonal(state.cov)[:dx] < jnp.exp(2 * self.hyper.lengthscale[:dx]))
         here = jnp.concatenate([state.mean[:dx], c])
-        return placement.place(state, f, here, least, sure, lambda new: augmented.insert(state, dx, new, f.amplitude))
+        return f.placed(state, here, least, sure, lambda new: augmented.insert(state, dx, new, f.amplitude))
 
     def moved(
         self, found: "Assimilated", state: AugmentedState, basis: Basis, hyper: Any, adam: Any
@@ -95,30 +129,11 @@ class Tracked(eqx.Module):
             hyper=hyper,
             adam=adam,
             sensitivity=found.sensitivity,
-            count=self.count + jnp.where(found.anything, 1.0, 0.0),
+            count=self.count + jnp.where(found.verdict.seen, 1.0, 0.0),
             rejected=found.verdict.rejected,
-            spread=running_spread(self.spread, state.mean[:dx], self.count, found.anything),
+            spread=running_spread(self.spread, state.mean[:dx], self.count, found.verdict.seen),
         )
         return new, Info(state.mean[:dx], state.cov[:dx, :dx], *found.prediction)
-
-
-def fresh(
-    state: AugmentedState, basis: Basis, emission: Any, points: NDArray, obs_noise: NDArray, count: float = 0.0
-) -> dict[str, Any]:
-    """Fields of a `Tracked` whose gradients have no past yet; it has seen `count` samples."""
-    dx, width = points.shape[1], len(basis.used) + len(basis.scale) + 1
-    rows = (len(state.mean) - dx) // width
-    fields = {
-        "augmented": state,
-        "basis": basis,
-        "sensitivity": sensitivity.nothing(dx, rows, len(obs_noise)),
-        "count": count,
-        "rejected": 0.0,
-        "spread": (basis.shift[:dx], basis.scale[:dx] ** 2),
-        "emission": emission,
-        "points": points,
-    }
-    return jax.tree.map(jnp.asarray, fields)
 
 
 class Assimilated(NamedTuple):
@@ -127,8 +142,6 @@ class Assimilated(NamedTuple):
     state: AugmentedState
     update: Innovation
     verdict: Verdict
-    anything: Bool[Array, ""]
-    """Whether something of the sample was seen."""
     gradient: NoiseGradient
     sensitivity: Sensitivity
     prediction: tuple[Float[Array, " dy"], Float[Array, " dy"], Float[Array, ""]]
@@ -142,8 +155,7 @@ def assimilate(
     amplitude = jnp.exp(state.hyper.amplitude)
     seen = augmented.observe(state.emission, predicted, y, state.obs_noise, state.points)
     innovation = augmented.innovate(predicted, seen)
-    channels = jnp.sum(seen.precision > 0)
-    verdict = judge(innovation.distance / jnp.maximum(channels, 1), state.rejected)
+    verdict = judge(innovation.distance, jnp.sum(seen.precision > 0), state.rejected)
     trusted = seen._replace(precision=seen.precision / verdict.doubt)
     free = predicted._replace(cov=predicted.cov * verdict.freedom)
     update = augmented.innovate(free, trusted)
@@ -157,17 +169,69 @@ def assimilate(
     after = sensitivity.confine(sensitivity.update(carried, trusted, update), state.spread[1], missing)
     variance = jnp.sum((seen.matrix @ predicted.cov) * seen.matrix, axis=1) + seen.variance
     prediction = seen.expected, jnp.sqrt(variance), innovation.log_density
-    return Assimilated(updated, update, verdict, channels > 0, gradient, after, prediction)
+    return Assimilated(updated, update, verdict, gradient, after, prediction)
+
+
+class Hypothesis(NamedTuple):
+    """Start values, relative to the spread of the states (length scale) and to the mean square of their steps."""
+
+    lengthscale: float
+    amplitude: float
+    """A variance, as the next."""
+    process_noise: float
+    linear_std: float
+    """Standard deviation of the weights of the linear function, in steps."""
+
+
+# What is seen as steps of the state is dynamics; or most of it is observation noise on slow, nearly linear dynamics.
+ROUGH, NOISE = Hypothesis(1.0, 2.0**2, 0.25, 1.0), Hypothesis(3.0, 0.05**2, 0.05, 0.1)
+# With the past in the state, dynamics may be nearly linear. (Without it the evidence of a hundred noisy samples of a
+# kink prefers this one, wrongly, in one of five cases.)
+SMOOTH = Hypothesis(3.0, 0.5**2, 0.25, 1.0)
+
+
+def plausible(with_past: bool) -> tuple[Hypothesis, ...]:
+    """Those that are worth a trial, for states with or without their past."""
+    return (ROUGH, SMOOTH, NOISE) if with_past else (ROUGH, NOISE)
+
+
+@saved
+class Hypotheses(eqx.Module):
+    """The states of all hypotheses, stacked, and the log-likelihood of what each has predicted."""
+
+    states: Annotated[Any, Carried, Stacked("b")]
+    evidence: Float[Array, " b"]
+
+    @classmethod
+    def of(cls, states: list[Any]) -> "Hypotheses":
+        """All with the same chances."""
+        return cls(jax.tree.map(lambda *leaves: jnp.stack(leaves), *states), jnp.zeros(len(states)))
+
+    def best(self) -> Any:
+        """The state of the one that has predicted best so far."""
+        leader = jnp.argmax(self.evidence)
+        return jax.tree.map(lambda leaf: leaf[leader], self.states)
+
+    def moved(self, states: Any, infos: Info) -> "tuple[Hypotheses, Info]":
+        """After a sample; estimates are averaged by the likelihood of what the hypotheses have predicted."""
+        before = jax.nn.softmax(self.evidence)
+        scores = jnp.where(jnp.isfinite(infos.log_score), infos.log_score, -1e30)
+        evidence = self.evidence + scores
+        evidence = evidence - jnp.max(evidence)
+        mean, cov = weighted_moments(infos.state_mean, jax.nn.softmax(evidence), infos.state_cov)
+        predicted, variance = weighted_moments(infos.predicted_mean, before, jax.vmap(jnp.diag)(infos.predicted_std**2))
+        score = jax.scipy.special.logsumexp(scores, b=before)
+        return Hypotheses(states, evidence), Info(mean, cov, predicted, jnp.sqrt(jnp.diagonal(variance)), score)
+
+
+def leading(state: Any) -> Any:
+    """The state itself, or that of the best of several hypotheses."""
+    return state.best() if isinstance(state, Hypotheses) else state
 
 
 @dataclass(frozen=True)
 class AugmentedMethod(OnlineStateSpace):
-    """An online method whose state is a `Tracked`, or several of them during a trial.
-
-    Args, besides those of `OnlineStateSpace`:
-        num_inducing: budget M of inducing inputs, shared by all state dimensions.
-        trial: samples during which several hypotheses run side by side.
-    """
+    """An online method whose state is a `Tracked`, or several of them during the first `trial` samples."""
 
     num_inducing: int = 40
     _: KW_ONLY
@@ -185,34 +249,42 @@ class AugmentedMethod(OnlineStateSpace):
     @staticmethod
     @abstractmethod
     def one_step(key: Array, state: Any, y: Array, c: Array) -> tuple[Any, Info]:
-        """`step` of one hypothesis."""
+        """What `step` does for one hypothesis."""
 
     @classmethod
     def state_type(cls) -> Any:
+        """Of one hypothesis."""
         return get_type_hints(cls.hypothesis)["return"]
 
     def initial_state(self, outputs: NDArray, inputs: NDArray) -> Any:
         """Some hypotheses; nothing but the units of the first samples is known."""
         units = self.units(outputs, inputs)
-        found = [self.hypothesis(units, of) for of in hypotheses.plausible(len(units.steps) < self.state_dim)]
+        found = [self.hypothesis(units, of) for of in plausible(len(units.steps) < self.state_dim)]
         return Hypotheses.of(found) if self.trial else found[0]
 
-    def prior(self, units: Units, of: Hypothesis, num_inducing: int, num_points: int) -> dict[str, Any]:
-        """Fields of a `Tracked` before the first sample."""
-        dx, shift, scale = self.state_dim, units.shift, units.scale
-        state = augmented.prior(shift[:dx], num_inducing, scale, units.steps, units.linear_prior(dx, of.linear_std))
-        basis = Basis.empty(num_inducing, jnp.asarray(shift), jnp.asarray(scale))
-        return fresh(state, basis, units.emission, augmented.members(num_points, dx), units.obs_noise)
+    def prior(
+        self, units: Units, of: Hypothesis, num_inducing: int, num_points: int
+    ) -> tuple[AugmentedState, Basis, Any, NDArray]:
+        """What `Tracked.start` starts from before the first sample: no inducing input is in use, x may be anywhere."""
+        dx, shift, scale = self.state_dim, jnp.asarray(units.shift), jnp.asarray(units.scale)
+        linear = np.pad(units.linear_prior(dx, of.linear_std), (num_inducing, 0))
+        weights = np.kron(np.diag(units.steps), linear)
+        # 100 times the spread: where the state was before the first sample is not known.
+        cov = block_diag(jnp.diag(100 * scale[:dx] ** 2), weights)
+        state = AugmentedState(jnp.pad(shift[:dx], (0, len(weights))), cov)
+        return state, Basis.empty(num_inducing, shift, scale), units.emission, augmented.members(num_points, dx)
 
     def settled(self, state: Any) -> Any:
+        """The state of the hypothesis that has predicted best."""
         return leading(state)
 
     @classmethod
     def step(cls, key: Array, state: Any, y: Array, c: Array) -> tuple[Any, Info]:
         """One sample, of one hypothesis or of all on trial. Deterministic: `key` is not used."""
-        if isinstance(state, Hypotheses):
-            return hypotheses.step(cls.one_step, key, state, y, c)
-        return cls.one_step(key, state, y, c)
+        if not isinstance(state, Hypotheses):
+            return cls.one_step(key, state, y, c)
+        states, infos = jax.vmap(cls.one_step, in_axes=(None, 0, None, None))(key, state.states, y, c)
+        return state.moved(states, infos)
 
     @classmethod
     def paths(cls, key: Array, state: Any, inputs: Array, num_paths: int) -> tuple[Array, Array]:
@@ -236,10 +308,10 @@ class AugmentedMethod(OnlineStateSpace):
     def transition(state: Any, x: Array) -> tuple[Array, Array]:
         """f with W integrated out."""
         of: Tracked = leading(state)
-        return augmented.transition(of.augmented, of.f, x)
+        return of.f.moments(x, *augmented.rows_of(of.augmented, of.state_dim, len(of.process_noise)))
 
     @staticmethod
     def process_noise(state: Any) -> Array:
-        """As learned so far; the past has none."""
+        """Variances (k,) as learned so far."""
         of: Tracked = leading(state)
-        return jnp.pad(of.process_noise, (0, of.state_dim - len(of.process_noise)))
+        return of.process_noise

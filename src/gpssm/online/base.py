@@ -9,21 +9,24 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, get_type_hints
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
 from gpssm.models.emission import FunctionEmission, LinearEmission
-from gpssm.online.units import Units, measure
 from gpssm.plumbing.contents import shape
 from gpssm.plumbing.validation import VariancesLike, matrix, positive_int, variances
 from gpssm.posteriors.posterior import Posterior
+from gpssm.training import subspace
 
 if TYPE_CHECKING:
     from gpssm.online.stream import Stream
 
 NDArray = np.ndarray
 EmissionLike = Literal["observed"] | np.ndarray | Callable[[Array], Array]
+Spread = tuple[Float[Array, " dx"], Float[Array, " dx"]]
+"""Running mean and variance of the states."""
 
 
 class Info(NamedTuple):
@@ -52,7 +55,7 @@ class OnlineMethod(ABC):
     """Samples after which `settled` is called, or 0."""
 
     def start(self, seed: int = 0) -> "Stream":
-        """A stream that has seen nothing yet."""
+        """A stream that has seen nothing yet; `seed` is for all that it draws."""
         from gpssm.online.stream import Stream
 
         return Stream(self, seed=seed)
@@ -83,12 +86,15 @@ class OnlineMethod(ABC):
 
     @staticmethod
     def transition(state: Any, x: Array) -> tuple[Array, Array]:
-        """Mean and variance (n, dx) of f at the rows of `x` (n, dx + dc), if the method learns one."""
+        """Mean and variance (n, k) of f at the rows of `x` (n, dx + dc), if the method learns one.
+
+        Of the first k states, whose transition is learned; the others are their past.
+        """
         raise InvalidInput("transition: this method learns no f; use its forecast.")
 
     @staticmethod
     def process_noise(state: Any) -> Array:
-        """Variances (dx,) of the process noise, if the method learns them."""
+        """Variances (k,) of the process noise of the first k states, if the method learns them."""
         raise InvalidInput("process_noise: this method learns none; use its forecast.")
 
     @staticmethod
@@ -106,6 +112,33 @@ class OnlineMethod(ABC):
     def guess(self, output: NDArray) -> NDArray:
         """A rough state (dx,) from one sample (dy,), for the warm-up; NaN where nothing is known."""
         return np.full(self.state_dim, np.nan)
+
+
+class Units(NamedTuple):
+    """In the user's units, d = dx + dc; k states have a transition that is learned."""
+
+    emission: LinearEmission | FunctionEmission
+    steps: Float[NDArray, " k"]
+    """Mean square of one step of every state whose transition is learned: the unit of f(x) - x and of Q."""
+    shift: Float[NDArray, " d"]
+    scale: Float[NDArray, " d"]
+    """Mean and spread of the states and inputs: the unit of length scales."""
+    obs_noise: Float[NDArray, " dy"]
+    """Variances as given, or roughly."""
+
+    def linear_prior(self, state_dim: int, strength: float) -> Float[NDArray, "f f"]:
+        """Covariance of the weights of `[(s - shift) / scale, 1]` in a row of W, for a step of size one.
+
+        A state that is one unit from the centre, an input likewise, moves f(x) - x by `strength` steps. The past
+        counts by its differences, x_{t-1} - x_{t-2} and so on, which are steps themselves: in other coordinates
+        a system that goes on as it went would need weights many steps large.
+        """
+        learned = len(self.steps)
+        basis = np.eye(len(self.scale) + 1)
+        for past in range(learned, state_dim):
+            per_step = self.scale[past] / np.sqrt(self.steps[past % learned])
+            basis[past, past], basis[past - learned, past] = -per_step, per_step
+        return strength**2 * basis @ basis.T
 
 
 @dataclass(frozen=True)
@@ -166,17 +199,74 @@ class OnlineStateSpace(OnlineMethod):
         return np.linalg.pinv(self._matrix(len(output))) @ np.nan_to_num(output)
 
     def units(self, outputs: NDArray, inputs: NDArray) -> Units:
-        """Units from the first samples (t, dy) and (t, dc)."""
+        """Units from the first samples (t, dy) and (t, dc); nothing else is known.
+
+        Where the first states are the outputs, the transition of these is learned, and the others are their past.
+        """
         dx, dy = self.state_dim, outputs.shape[1]
         emission: LinearEmission | FunctionEmission
         if callable(self.emission):
             emission = FunctionEmission.unscaled(self.emission, dx, dy)
         else:
             emission = LinearEmission(self._matrix(dy), np.zeros(dy))
-        noise = None if self.obs_noise is None else variances("obs_noise", self.obs_noise, dy)
-        return measure(outputs, inputs, emission, dx, dy if self.observed else dx, noise)
+        rows, learned = subspace.fill(outputs), dy if self.observed else dx
+        if isinstance(emission, LinearEmission):
+            inverse = np.linalg.pinv(emission.weight)
+            states, noise = rows @ inverse.T, _residual_noise(rows, emission.weight @ inverse)
+        else:
+            states, noise = np.zeros((len(rows), dx)), 0.25 * _steps(rows)
+        if self.obs_noise is not None:
+            noise = variances("obs_noise", self.obs_noise, dy)
+        states = states[:, :learned]
+        steps, variance = _steps(states), np.var(states, axis=0)
+        moves = steps > 1e-24 * np.max(np.abs(states), initial=1e-100) ** 2
+        # A state that no output shows, or that has not moved yet, is given the average of the others.
+        steps = np.where(moves, steps, np.mean(steps[moves]) if moves.any() else 1.0)
+        variance = np.where(moves, variance, np.mean(variance[moves]) if moves.any() else 1.0)
+        past = np.arange(dx) % learned  # the past of a state has its units
+        scale, shift = np.sqrt(np.maximum(variance, steps))[past], states.mean(axis=0)[past]
+        if inputs.shape[1]:
+            spread = inputs.std(axis=0)
+            spread = np.where(spread > 0, spread, np.maximum(np.abs(inputs[-1]), 1.0))
+            scale, shift = np.concatenate([scale, spread]), np.concatenate([shift, inputs.mean(axis=0)])
+        return Units(emission, steps, shift, scale, noise)
 
     def _matrix(self, output_dim: int) -> NDArray:
         if self.observed:
             return np.eye(output_dim, self.state_dim)
         return np.atleast_2d(np.asarray(self.emission, dtype=float))
+
+
+def running_spread(spread: Spread, x: Float[Array, " dx"], count: Array, counts: Array) -> Spread:
+    """With one more state, if it counts; an outlier moves them by ten standard deviations at most."""
+    mean, variance = spread
+    share = jnp.where(counts, 1.0 / (count + 10.0), 0.0)
+    deviation = jnp.clip(x - mean, -10 * jnp.sqrt(variance), 10 * jnp.sqrt(variance))
+    return mean + share * deviation, (1 - share) * (variance + share * deviation**2)
+
+
+def bounded_lengthscale(
+    log_lengthscale: Float[Array, " d"], variance: Float[Array, " dx"], scale: Float[Array, " d"]
+) -> Float[Array, " d"]:
+    """Limits far from any sensible value, so that a constant stretch drives nothing to zero or infinity.
+
+    `variance` is that of the states so far, `scale` the first standard deviations of states and inputs.
+    """
+    dx, scale = len(variance), jnp.log(scale)
+    span = jnp.concatenate([jnp.maximum(0.5 * jnp.log(variance), scale[:dx]), scale[dx:]])
+    return jnp.clip(log_lengthscale, span - 1.5, span + 3.0)
+
+
+def _steps(rows: NDArray) -> NDArray:
+    """Mean square of the differences of each column of `rows` (t, c); ones if there is a single row."""
+    return np.mean(np.diff(rows, axis=0) ** 2, axis=0) if len(rows) > 1 else np.ones(rows.shape[1])
+
+
+def _residual_noise(rows: NDArray, hat: NDArray) -> NDArray:
+    """Variance of each channel about the state that explains it best; a quarter of its steps where there is none."""
+    left = 1.0 - np.diagonal(hat)  # share of the noise that is not explained away
+    residual = np.mean((rows - rows @ hat.T) ** 2, axis=0)
+    steps = _steps(rows)
+    noise = np.where(left > 0.2, residual / np.maximum(left, 0.2), 0.25 * steps)
+    typical = np.mean(steps) if np.mean(steps) > 0 else 1.0
+    return np.maximum(noise, 1e-8 * typical)

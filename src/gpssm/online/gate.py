@@ -1,4 +1,4 @@
-"""Which numbers of a stream can be believed at all.
+"""Which numbers of a stream can be believed at all, and what the first ones say of the others.
 
 A method that learns live doubts an outlier by itself, in proportion to how far out it is. That ends where its
 arithmetic does: squares and fourth powers of a broken sensor's 1e200 are infinite, and one such sample would be in the
@@ -9,8 +9,14 @@ state for good. So every channel has a range, and what lies outside does not rea
 `centre` and `reach` are the running mean and root mean square deviation of what was admitted. What is refused is never
 believed later, however often it comes: sensors that say 1e30 for an hour are more common than systems that outgrow a
 million of their own deviations at once.
+
+The first samples of a stream only tell where the data live and on what scale. Until that is known, the prediction is
+the mean of what was seen. A stream keeps its first samples for a while and looks back at them: a system that was at
+rest outgrows its units, and then they are taken again, from all samples so far.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +38,15 @@ _SPIKE = 20.0  # the same for one sample among the first ones that lies alone
 _MEMORY = 1000.0  # samples that centre and reach are averaged over
 _CLIP = 2.0  # how much of a deviation counts, in units of reach: one outlier must not make room for the next
 _NONE = np.zeros(1 << 16, bool)  # more channels than anybody has
+# More samples than this multiple of the warm-up are not waited for, whatever they look like.
+_LONGEST_WARM_UP = 10
+LOOK_BACK = (2, 4, 8, 16)
+"""Multiples of the warm-up at which a stream looks back."""
+# How much more than at first is too much for the units: of steps of the outputs, and of inputs. That the outputs
+# themselves go far is in the nature of a slow system.
+_OUTGROWN = 10.0
+# How much less: then the first samples were a fault. (That a system comes from afar is not.)
+_ABSURD = 1e4
 
 
 @saved
@@ -58,17 +73,12 @@ class Gate(NamedTuple):
 
         `least` is a reach that is always allowed. A channel of which nothing was seen has none.
         """
-        centre, reach = np.zeros(rows.shape[1]), np.full(rows.shape[1], np.nan)
-        for channel, column in enumerate(rows.T):
-            seen = column[np.abs(column) <= LARGEST]
-            if not len(seen):
-                continue
-            centre[channel] = np.median(seen)
-            # Of two thirds: one or two among a few samples may be outliers.
-            reach[channel] = np.sort(np.abs(seen - centre[channel]))[(2 * (len(seen) - 1)) // 3]
-            if reach[channel] <= max(SMALLEST, CONSTANT * np.abs(centre[channel])):
-                reach[channel] = _at_rest(centre[channel])
-        return cls.around(centre, np.maximum(reach, least))
+        rows = np.where(np.abs(rows) <= LARGEST, rows, np.nan)
+        centre = _of_channels(rows, np.median)
+        # Of two thirds: one or two among a few samples may be outliers.
+        reach = _of_channels(np.abs(rows - centre), lambda away: np.sort(away)[(2 * (len(away) - 1)) // 3])
+        rests = reach <= np.maximum(SMALLEST, CONSTANT * np.abs(centre))
+        return cls.around(centre, np.maximum(np.where(rests, _at_rest(centre), reach), least))
 
     def outside(self, rows: Float[NDArray, "t c"]) -> Bool[NDArray, "t c"]:
         """Which values of the samples it was made of cannot be believed: those out of range, and lone spikes.
@@ -118,3 +128,61 @@ def beyond(name: str, values: NDArray, outside: NDArray) -> str:
     if np.abs(values[channel]) > LARGEST:
         return f"{where} is larger than {LARGEST:g}, the largest number that can be used"
     return f"{where} is {FAR:g} times farther away from the samples so far than they are from each other"
+
+
+def believable(early: list[tuple[Any, Any]], input_lags: int) -> tuple[NDArray, NDArray, tuple[Gate, Gate]]:
+    """Outputs (t, dy) and inputs (t, lags * dc) of the first samples, without what cannot be believed among so many,
+    and the ranges of both.
+
+    Where that is an input, something usual is put in its place, and nothing is to be learned from the sample.
+    """
+    outputs, inputs = (np.array(part) for part in zip(*early, strict=True))
+    lags = inputs.reshape(len(inputs), input_lags, -1)
+    gates = Gate.of(outputs), Gate.of(lags[:, 0], least=1.0)
+    unknown = np.stack([gates[1].outside(lag) for lag in np.moveaxis(lags, 1, 0)], axis=1)
+    inputs = np.where(unknown, gates[1].centre, lags).reshape(inputs.shape)
+    undriven = unknown.reshape(len(inputs), -1).any(axis=1, keepdims=True)
+    return np.where(gates[0].outside(outputs) | undriven, np.nan, outputs), inputs, gates
+
+
+def tells_scale(outputs: NDArray, needed: int) -> bool:
+    """Whether every channel was seen often enough, and moved."""
+    if len(outputs) >= _LONGEST_WARM_UP * needed:
+        return True
+    enough = np.sum(~np.isnan(outputs), axis=0).min() >= needed
+    return bool(enough and (np.nanmax(outputs, axis=0) > np.nanmin(outputs, axis=0)).all())
+
+
+def predict(outputs: NDArray) -> tuple[NDArray, NDArray, float]:
+    """Mean and standard deviation (dy,) of the last sample by those before it, and the log-density of what was seen
+    of it; NaN where there are too few values.
+    """
+    before, last = outputs[:-1], outputs[-1]
+    mean, std = _of_channels(before, np.mean, 2), _of_channels(before, partial(np.std, ddof=1), 2)
+    seen = ~np.isnan(last)
+    if not seen.any() or not (std[seen] > 0).all():
+        return mean, std, float("nan")
+    z = (last - mean)[seen] / std[seen]
+    return mean, std, float(np.sum(-0.5 * (z**2 + np.log(2 * np.pi)) - np.log(std[seen])))
+
+
+def outgrown(outputs: NDArray, inputs: NDArray, first: int, least: NDArray, now: Gate) -> bool:
+    """Whether the samples have outgrown the units, which come from the `first` of them, or were a fault at first.
+
+    `least` is the smallest reach of the outputs' range that the stream has allowed, `now` that of all samples.
+    """
+    moves = np.concatenate([np.diff(outputs, axis=0), inputs[1:]], axis=1)
+    width, first_width = (np.nan_to_num(_of_channels(rows, _middle)) for rows in (moves, moves[: first - 1]))
+    grown = width > _OUTGROWN * first_width
+    return bool(grown.any() or (least > _ABSURD * now.reach).any())
+
+
+def _middle(values: NDArray) -> float:
+    """Width of the middle 80%, which one outlier does not change."""
+    return float(np.subtract(*np.quantile(values, [0.9, 0.1])))
+
+
+def _of_channels(rows: NDArray, statistic: Callable[[NDArray], Any], least: int = 1) -> NDArray:
+    """A statistic of what was seen of every channel; NaN where that are fewer than `least` values."""
+    columns = (column[~np.isnan(column)] for column in rows.T)
+    return np.array([statistic(seen) if len(seen) >= least else np.nan for seen in columns])

@@ -27,19 +27,23 @@ class Layout:
 
     @staticmethod
     def of(tree: Any) -> "Layout":
+        """That of a tree of arrays; the same object for every tree of the same shapes and types."""
         leaves, structure = jax.tree.flatten(tree)
         return _layout(structure, tuple((np.shape(leaf), np.asarray(leaf).dtype) for leaf in leaves))
 
     @property
     def sizes(self) -> list[int]:
+        """How many numbers each leaf holds."""
         return [int(np.prod(shape)) for shape, _ in self.leaves]
 
     def pack(self, tree: Any) -> tuple[Array, ...]:
+        """The vector of all small leaves, then the large leaves."""
         leaves = list(zip(jax.tree.leaves(tree), self.sizes, strict=True))
         small = [jnp.ravel(jnp.asarray(leaf, float)) for leaf, size in leaves if size <= _LARGE]
         return jnp.concatenate([jnp.zeros(0), *small]), *(jnp.asarray(leaf) for leaf, size in leaves if size > _LARGE)
 
     def unpack(self, packed: tuple[Array, ...]) -> Any:
+        """The tree that `pack` has packed."""
         vector, *large = packed
         ends = np.cumsum([size for size in self.sizes if size <= _LARGE])
         small, rest = iter(jnp.split(vector, ends)), iter(large)

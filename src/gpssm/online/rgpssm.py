@@ -21,7 +21,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import block_diag
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from gpssm.filters import augmented
 from gpssm.filters.augmented import AugmentedState, Predicted
@@ -29,10 +29,8 @@ from gpssm.filters.ensemble import with_inputs
 from gpssm.gp.basis import Basis, Expansion
 from gpssm.gp.kernels import RBF
 from gpssm.online.adam import ascend, decay
-from gpssm.online.augmented import AugmentedMethod, Tracked, assimilate
-from gpssm.online.base import Info
-from gpssm.online.hypotheses import Hypothesis
-from gpssm.online.units import Units
+from gpssm.online.augmented import AugmentedMethod, Hypothesis, Tracked, assimilate
+from gpssm.online.base import Info, Units
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative
 
@@ -64,23 +62,26 @@ class RGPSSMState(Tracked):
     limits: tuple[RGPSSMHyper, RGPSSMHyper]
     learn_obs_noise: bool = eqx.field(static=True)
 
-    @property
-    def obs_noise(self) -> Float[Array, " dy"]:
-        return jnp.exp(self.hyper.obs_noise)
+    kind = RBF
 
     @property
-    def kernel(self) -> RBF:
-        return _correlations(self.hyper)
+    def obs_noise(self) -> Float[Array, " dy"]:
+        """Variances R of the observation noise."""
+        return jnp.exp(self.hyper.obs_noise)
 
 
 @saved
 @dataclass(frozen=True)
 class RGPSSM(AugmentedMethod):
-    """The recursive GP state-space model.
+    """The recursive GP state-space model. `RGPSSM(state_dim).start()` is ready to learn.
 
-    Args, besides those of `OnlineStateSpace`:
+    Args, besides those of `gpssm.online.base.OnlineStateSpace`:
         num_inducing: budget of inducing inputs, shared by all state dimensions.
         trial: samples during which several hypotheses run side by side.
+
+    >>> import gpssm
+    >>> gpssm.RGPSSM(2, num_inducing=30, emission=[[1.0, 0.5]]).start()
+    <RGPSSM stream: 0 sample(s), 2 state(s)>
     """
 
     _: KW_ONLY
@@ -100,12 +101,9 @@ class RGPSSM(AugmentedMethod):
         span, step_size = jnp.log(scale), jnp.log(steps)
         lowest = RGPSSMHyper(span - 1.5, step_size - 10, step_size - 12, hyper.obs_noise - 12)
         highest = RGPSSMHyper(span + 3.0, step_size + 8, step_size + 4, hyper.obs_noise + 10)
-        zero = jax.tree.map(jnp.zeros_like, hyper)
         # One slot more than the budget: a new inducing input may be the one that is not worth keeping.
-        fields = self.prior(units, of, self.num_inducing + 1, 2 * self.state_dim + 2)
-        return RGPSSMState(
-            **fields, hyper=hyper, adam=(zero, zero), limits=(lowest, highest), learn_obs_noise=self.obs_noise is None
-        )
+        prior = self.prior(units, of, self.num_inducing + 1, 2 * self.state_dim + 2)
+        return RGPSSMState.start(*prior, hyper=hyper, limits=(lowest, highest), learn_obs_noise=self.obs_noise is None)
 
     @staticmethod
     def one_step(
@@ -114,19 +112,17 @@ class RGPSSM(AugmentedMethod):
         """Add an inducing input, predict, remove one, condition, adapt. Deterministic: `key` is not used."""
         hyper = state.hyper
         current, f = state.placed(c, state.f, _NOVEL)
-        predicted, rows = linearise(current, f, state.process_noise, c), len(f.amplitude)
         basis = _within_budget(current, f, state.state_dim)
-        found = assimilate(state, current, predicted, y, state.learn_obs_noise)
+        found = assimilate(state, current, linearise(current, f, state.process_noise, c), y, state.learn_obs_noise)
         updated, verdict = found.state, found.verdict
 
-        at_kernel = found.anything & verdict.usual & (state.count % _KERNEL_EVERY == 0)
-        lengthscale, own = jax.lax.cond(
+        at_kernel = verdict.usual & (state.count % _KERNEL_EVERY == 0)
+        gradient = jax.lax.cond(
             at_kernel,
-            lambda: jax.grad(_evidence, argnums=(0, 1))(hyper.lengthscale, hyper.amplitude, updated, basis, hyper),
-            lambda: (jnp.zeros_like(hyper.lengthscale), jnp.zeros_like(hyper.amplitude)),
-        )
-        gradient = RGPSSMHyper(lengthscale, own, found.gradient.process_noise, found.gradient.obs_noise)
-        active = RGPSSMHyper(at_kernel, at_kernel, found.anything, found.anything)
+            lambda: jax.grad(_evidence)(hyper, updated, basis, hyper),
+            lambda: jax.tree.map(jnp.zeros_like, hyper),
+        )._replace(process_noise=found.gradient.process_noise, obs_noise=found.gradient.obs_noise)
+        active = RGPSSMHyper(at_kernel, at_kernel, verdict.seen, verdict.seen)
         clock = RGPSSMHyper(*[jnp.floor(state.count / every) for every in (_KERNEL_EVERY, _KERNEL_EVERY, 1, 1)])
         rates = RGPSSMHyper(*(decay(state.count) * rate for rate in _RATES))
         moved, adam = ascend(hyper, gradient, state.adam, clock=clock, rates=rates, active=active)
@@ -135,7 +131,7 @@ class RGPSSM(AugmentedMethod):
         moved = moved._replace(amplitude=moved.amplitude + raised, process_noise=moved.process_noise + raised)
         moved = jax.tree.map(jnp.clip, moved, *state.limits)
         updated = jax.lax.cond(
-            at_kernel | verdict.jump, lambda: _with_prior(updated, basis, hyper, moved, rows), lambda: updated
+            at_kernel | verdict.jump, lambda: _with_prior(updated, basis, hyper, moved), lambda: updated
         )
         return state.moved(found, updated, basis, moved, adam)
 
@@ -168,17 +164,13 @@ def linearise(
     return Predicted(mean, 0.5 * (moved + moved.T), slope @ across + through, slope, open_share)
 
 
-def _correlations(hyper: RGPSSMHyper) -> RBF:
-    return RBF(jnp.exp(hyper.lengthscale), jnp.ones((), hyper.lengthscale.dtype))
-
-
 def _within_budget(current: AugmentedState, f: Expansion, dx: int) -> Basis:
     """Above the budget, without the inducing input that says least; its u is marginalised by not being used."""
 
-    def drop(_: None) -> Basis:
+    def drop() -> Basis:
         return f.basis._replace(used=f.basis.used.at[jnp.argmin(scores(current, f, dx))].set(0.0))
 
-    return jax.lax.cond(jnp.all(f.basis.used > 0), drop, lambda _: f.basis, None)
+    return jax.lax.cond(jnp.all(f.basis.used > 0), drop, lambda: f.basis)
 
 
 def scores(current: AugmentedState, f: Expansion, dx: int) -> Float[Array, " m"]:
@@ -191,57 +183,41 @@ def scores(current: AugmentedState, f: Expansion, dx: int) -> Float[Array, " m"]
     index = dx + jnp.arange(rows) * width + jnp.arange(num)[:, None]
     precision = jnp.linalg.inv(current.cov + jnp.diag(1e-10 * jnp.diagonal(current.cov)))
     blocks = precision[index[:, :, None], index[:, None, :]]
-    mean, cov = augmented.rows_of(current, dx, rows)
-    mean, cov = mean[:, :num], cov[:, :num, :num]
     own = jnp.diagonal(inverse)
-    second = jnp.einsum("mf,dfg,mg->dm", inverse, cov + mean[:, :, None] * mean[:, None, :], inverse)
+    second = jnp.einsum("mf,dfg,mg->dm", inverse, augmented.second_moment(current, dx, rows, num), inverse)
     log_ratio = jnp.linalg.slogdet(blocks)[1] - jnp.sum(jnp.log(own[:, None] / amplitude), axis=1)
     return log_ratio + jnp.sum(second / amplitude[:, None] / own, axis=0)
 
 
-def _prior_change(basis: Basis, old: RGPSSMHyper, new: RGPSSMHyper) -> tuple[Float[Array, "k m m"], Float[Array, ""]]:
-    """Precision of u under the new prior less that under the old one, and log |K_new|."""
+def _prior_change(
+    current: AugmentedState, basis: Basis, old: RGPSSMHyper, new: RGPSSMHyper
+) -> tuple[Int[Array, " k*m"], Float[Array, "k*m k*m"], Float[Array, ""]]:
+    """Where u is in the augmented state; its precision under the new prior less that under the old; log |K_new|."""
     used = basis.used[:, None] * basis.used
-    before, after = (Expansion.of(basis, _correlations(hyper), jnp.exp(hyper.amplitude)) for hyper in (old, new))
+    before, after = (Expansion.learned(basis, RBF, hyper.lengthscale, hyper.amplitude) for hyper in (old, new))
     change = after.inverse * jnp.exp(-new.amplitude)[:, None, None] - (
         before.inverse * jnp.exp(-old.amplitude)[:, None, None]
     )
-    log_det = 2 * len(new.amplitude) * jnp.sum(basis.used * jnp.log(jnp.diagonal(after.chol)))
-    return change * used, log_det + jnp.sum(basis.used) * jnp.sum(new.amplitude)
+    rows, num, width = len(new.amplitude), len(basis.used), len(basis.used) + len(basis.scale) + 1
+    log_det = 2 * rows * jnp.sum(basis.used * jnp.log(jnp.diagonal(after.chol)))
+    index = len(current.mean) - rows * width + jnp.arange(rows)[:, None] * width + jnp.arange(num)
+    return index.ravel(), block_diag(*(change * used)), log_det + jnp.sum(basis.used) * jnp.sum(new.amplitude)
 
 
-def _of_inducing(current: AugmentedState, basis: Basis, rows: int) -> tuple[Array, Array]:
-    """Where u is in the augmented state, and its covariance."""
-    num = len(basis.used)
-    width = len(basis.used) + len(basis.scale) + 1
-    dx = len(current.mean) - rows * width
-    index = (dx + jnp.arange(rows)[:, None] * width + jnp.arange(num)).ravel()
-    return index, current.cov[index][:, index]
-
-
-def _evidence(
-    lengthscale: Float[Array, " d"],
-    amplitude: Float[Array, " k"],
-    current: AugmentedState,
-    basis: Basis,
-    old: RGPSSMHyper,
-) -> Float[Array, ""]:
+def _evidence(new: RGPSSMHyper, current: AugmentedState, basis: Basis, old: RGPSSMHyper) -> Float[Array, ""]:
     """Log-evidence of all samples so far under other parameters of the kernel, up to a constant."""
-    new = old._replace(lengthscale=lengthscale, amplitude=amplitude)
-    change, log_det = _prior_change(basis, old, new)
-    index, cov = _of_inducing(current, basis, len(amplitude))
-    change_all, mean = block_diag(*change), current.mean[index]
-    shrink = jnp.eye(len(index), dtype=cov.dtype) + cov @ change_all
-    fit = mean @ change_all @ jnp.linalg.solve(shrink, mean)
+    index, change, log_det = _prior_change(current, basis, old, new)
+    mean, cov = current.mean[index], current.cov[index][:, index]
+    shrink = jnp.eye(len(index), dtype=cov.dtype) + cov @ change
+    fit = mean @ change @ jnp.linalg.solve(shrink, mean)
     return -0.5 * (log_det + jnp.linalg.slogdet(shrink)[1] + fit)
 
 
-def _with_prior(current: AugmentedState, basis: Basis, old: RGPSSMHyper, new: RGPSSMHyper, rows: int) -> AugmentedState:
+def _with_prior(current: AugmentedState, basis: Basis, old: RGPSSMHyper, new: RGPSSMHyper) -> AugmentedState:
     """The augmented state had the prior of u been the new one: everything else follows u."""
-    change = block_diag(*_prior_change(basis, old, new)[0])
-    index, cov = _of_inducing(current, basis, rows)
-    gain = jnp.linalg.solve(jnp.eye(len(index), dtype=cov.dtype) + change @ cov, change)
-    gain = 0.5 * (gain + gain.T)
+    index, change, _ = _prior_change(current, basis, old, new)
     across = current.cov[:, index]
+    gain = jnp.linalg.solve(jnp.eye(len(index), dtype=across.dtype) + change @ across[index], change)
+    gain = 0.5 * (gain + gain.T)
     moved = current.cov - across @ gain @ across.T
     return AugmentedState(current.mean - across @ (gain @ current.mean[index]), 0.5 * (moved + moved.T))

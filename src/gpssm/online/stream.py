@@ -6,7 +6,7 @@ A `Stream` is what the user holds. Below it is the pure core of an online method
 
 compiled once. The first few samples only tell where the data live and on what scale; then they go through the core like
 all others. A system that was at rest outgrows these units: then the stream restarts, from all it has seen
-(`gpssm.online.warm_up`). Everything here is in the user's units.
+(`gpssm.online.gate`). Everything here is in the user's units.
 
 No sample can make the state infinite: numbers far outside the range of all others are taken as missing
 (`gpssm.online.gate`), and so is a sample that the core cannot digest. Both are counted and reported.
@@ -27,9 +27,9 @@ from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
 from gpssm.numerics.lags import newest, with_past
-from gpssm.online import warm_up
+from gpssm.online import gate
 from gpssm.online.base import OnlineMethod
-from gpssm.online.gate import LARGEST, Gate, beyond
+from gpssm.online.gate import LARGEST, LOOK_BACK, Gate, beyond
 from gpssm.online.packing import Layout
 from gpssm.plumbing import serialization
 from gpssm.plumbing.catalogue import saved
@@ -47,18 +47,23 @@ _RESTARTED = "the state could not be moved any more: the stream has started agai
 
 
 class Estimate(NamedTuple):
-    """What `learn_one` returns: `Info` in NumPy. NaN where there was nothing to predict from yet."""
+    """What `learn_one` returns. NaN where there was nothing to predict from yet."""
 
     state_mean: Float[NDArray, " dx"]
+    """Of the filtered state, given this sample and all before it."""
     state_cov: Float[NDArray, "dx dx"]
     predicted_mean: Float[NDArray, " dy"]
+    """Of the outputs, before this sample was seen."""
     predicted_std: Float[NDArray, " dy"]
+    """Standard deviations, observation noise included."""
     log_score: float
+    """Log-density of what was seen of the sample under that prediction."""
     refused: str = ""
     """What of the sample was not believed and taken as missing, in one sentence; empty if all of it was."""
 
     @property
     def state_std(self) -> Float[NDArray, " dx"]:
+        """Standard deviations of the filtered state."""
         return np.sqrt(np.diagonal(self.state_cov))
 
 
@@ -76,7 +81,20 @@ def _exclusive(call: "Callable[Concatenate[Stream, P], T]") -> "Callable[Concate
 @saved
 @dataclass(eq=False)
 class Stream:
-    """A model that learns while it is used. Made by `OEnVI(...).start()` or `OEnVI.continuing(posterior)`."""
+    """A model that learns while it is used. Made by `OEnVI(...).start()` or `OEnVI.continuing(posterior)`.
+
+    >>> import gpssm
+    >>> stream = gpssm.VJF(1, num_inducing=2).start()
+    >>> for y in gpssm.datasets.kink(15, 0.05, 0.08, seed=0).outputs:
+    ...     estimate = stream.learn_one(y)
+    >>> stream
+    <VJF stream: 15 sample(s), 1 state(s), 1 output(s), 0 input(s)>
+    >>> stream.forecast(3, num_paths=50).samples.shape
+    (50, 3, 1)
+    >>> mean, variance = stream.transition([[0.0], [1.0]])
+    >>> mean.shape, variance.shape, stream.process_noise.shape
+    ((2, 1), (2, 1), (1,))
+    """
 
     method: OnlineMethod
     seed: int = 0
@@ -128,6 +146,7 @@ class Stream:
 
     @property
     def state_dim(self) -> int:
+        """Dimension of the state, that of the method."""
         return self.method.state_dim
 
     @property
@@ -146,6 +165,16 @@ class Stream:
         Args:
             y: (dy,) outputs; NaN (or None) where a value is missing.
             u: (dc,) the control input that acted on the way to this sample, if there are any.
+
+        Returns:
+            The filtered state and the prediction that was made of the sample. During the warm-up these are rough.
+
+        Raises:
+            InvalidInput: the sample cannot be used, and the stream is as it was before.
+
+        >>> import gpssm
+        >>> gpssm.OEnVI(1).start().learn_one([0.5]).state_mean
+        array([0.5])
         """
         outputs, inputs = self._sample(y, u)
         believed, sentence = self._believed(outputs, inputs)
@@ -158,7 +187,7 @@ class Stream:
         self.count += 1
         if estimate is None:
             estimate = self._warm_up()._replace(refused=_RESTARTED if was_ready else "")
-        elif self.early and self._age in [multiple * self.method.warm_up for multiple in warm_up.LOOK_BACK]:
+        elif self.early and self._age in [multiple * self.method.warm_up for multiple in LOOK_BACK]:
             self._look_back()
         if sentence or estimate.refused:
             self.refused += 1
@@ -167,7 +196,17 @@ class Stream:
 
     @_exclusive
     def forecast(self, horizon: int, inputs: Any = None, *, num_paths: int = 500, seed: int = 0) -> Forecast:
-        """Sample paths of the next `horizon` outputs. The stream itself is not disturbed."""
+        """Sample paths of the next `horizon` outputs. The stream itself is not disturbed.
+
+        Args:
+            horizon: number of steps.
+            inputs: (horizon, dc) the control inputs to come, if there are any.
+            num_paths: number of paths, each with its own f, state and noise.
+            seed: all randomness of the forecast.
+
+        Returns:
+            Outputs (num_paths, horizon, dy), observation noise included, and states (num_paths, horizon, dx).
+        """
         self._require_state("forecast")
         positive_int("horizon", horizon)
         positive_int("num_paths", num_paths, 2)
@@ -178,30 +217,54 @@ class Stream:
 
     @_exclusive
     def transition(self, x: Any) -> tuple[Float[NDArray, "n dx"], Float[NDArray, "n dx"]]:
-        """Mean and variance of the f learned so far at `x` (n, state_dim + input_lags * input_dim)."""
+        """The f learned so far.
+
+        Args:
+            x: (n, state_dim + input_lags * input_dim) states, each followed by its inputs, newest first.
+
+        Returns:
+            Mean and variance (n, state_dim) of f, without process noise.
+        """
         self._require_state("transition")
         assert self.input_dim is not None
         x = arguments(x, self.method.state_dim + self.method.input_lags * self.input_dim)
-        mean, var = _transition(type(self.method), self.state, jnp.asarray(x))
-        return np.asarray(mean), np.asarray(var)
+        mean, var = map(np.asarray, _transition(type(self.method), self.state, jnp.asarray(x)))
+        past = self.state_dim - mean.shape[1]
+        return np.concatenate([mean, x[:, :past]], axis=1), np.pad(var, ((0, 0), (0, past)))
 
     @property
     @_exclusive
     def process_noise(self) -> Float[NDArray, " dx"]:
-        """Variances of the process noise as learned so far."""
+        """Variances (state_dim,) of the process noise as learned so far."""
         self._require_state("process_noise")
-        return np.asarray(self.method.process_noise(self.state))
+        noise = np.asarray(self.method.process_noise(self.state))
+        return np.pad(noise, (0, self.state_dim - len(noise)))
 
     @_exclusive
     def posterior(self) -> Posterior:
-        """What has been learned so far as an ordinary fitted model: filter, smooth, forecast, summary."""
+        """What has been learned so far as an ordinary fitted model: filter, smooth, forecast, summary.
+
+        Only streams of OEnVI can be read that way; `InvalidInput` is raised by others, and during the warm-up.
+
+        >>> import gpssm
+        >>> gpssm.OEnVI(1).start().posterior()  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        gpssm.errors.InvalidInput: posterior: the stream has seen 0 sample(s); expected at least 10, from which ...
+        """
         self._require_state("posterior")
         posterior = self.method.posterior(self.state)
         return replace(posterior, input_lags=self.method.input_lags, recent_inputs=self.recent)
 
     @_exclusive
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to one file, from which `gpssm.load` resumes bit for bit."""
+        """Write everything to one file, from which `gpssm.load` resumes bit for bit.
+
+        >>> import gpssm, tempfile
+        >>> with tempfile.NamedTemporaryFile(suffix=".gpssm") as file:
+        ...     gpssm.OEnVI(1).start().save(file.name)
+        ...     gpssm.load(file.name)
+        <OEnVI stream: 0 sample(s), 1 state(s)>
+        """
         self.stored = jax.tree.map(np.asarray, self.state)
         serialization.write(path, self)
 
@@ -272,9 +335,9 @@ class Stream:
 
     def _warm_up(self) -> Estimate:
         """Before the core can start, the prediction is the mean of what was seen."""
-        outputs = warm_up.believable(self.early, self.method.input_lags)[0]
-        prediction = warm_up.predict(outputs)
-        estimate = self._restart() if warm_up.tells_scale(outputs, self.method.warm_up) else None
+        outputs = gate.believable(self.early, self.method.input_lags)[0]
+        prediction = gate.predict(outputs)
+        estimate = self._restart() if gate.tells_scale(outputs, self.method.warm_up) else None
         if estimate is not None:
             return Estimate(estimate.state_mean, estimate.state_cov, *prediction)
         mean = self.method.guess(outputs[-1])
@@ -282,7 +345,7 @@ class Stream:
 
     def _restart(self) -> Estimate | None:
         """Take units from all samples so far, and learn from them."""
-        outputs, inputs, (of_outputs, of_inputs) = warm_up.believable(self.early, self.method.input_lags)
+        outputs, inputs, (of_outputs, of_inputs) = gate.believable(self.early, self.method.input_lags)
         assert self.input_dim is not None
         for y, c in zip(outputs, inputs[:, : self.input_dim], strict=True):
             of_outputs, of_inputs = of_outputs.admit(y)[1], of_inputs.admit(c)[1]
@@ -297,11 +360,11 @@ class Stream:
 
     def _look_back(self) -> None:
         """Restart if the samples have outgrown the units, or were a fault at first."""
-        outputs, inputs, gates = warm_up.believable(self.early, self.method.input_lags)
+        outputs, inputs, gates = gate.believable(self.early, self.method.input_lags)
         assert self.gates is not None
-        if warm_up.outgrown(outputs, inputs, self.unit_samples, self.gates[0].least, gates[0]):
+        if gate.outgrown(outputs, inputs, self.unit_samples, self.gates[0].least, gates[0]):
             self._restart()
-        if self._age == warm_up.LOOK_BACK[-1] * self.method.warm_up:
+        if self._age == LOOK_BACK[-1] * self.method.warm_up:
             self.early = []
 
     def _sample(self, y: Any, u: Any) -> tuple[NDArray, NDArray]:

@@ -73,10 +73,10 @@ FORMER: dict[str, str] = {
     "LinearPosterior": "posteriors.linear.LinearPosterior",
     "Stream": "online.stream.Stream",
     "Gate": "online.gate.Gate",
-    "Trial": "online.hypotheses.Hypotheses",
-    "Hyper": "online.oenvi.core.OEnVIHyper",
-    "Settings": "online.oenvi.core.OEnVISettings",
-    "State": "online.oenvi.core.OEnVIState",
+    "Trial": "online.augmented.Hypotheses",
+    "Hyper": "online.oenvi.state.OEnVIHyper",
+    "Settings": "online.oenvi.state.OEnVISettings",
+    "State": "online.oenvi.state.OEnVIState",
     "PaperSettings": "online.oenvi.paper.PaperSettings",
     "PaperState": "online.oenvi.paper.PaperState",
     "PaperOEnVI": "online.oenvi.paper.PaperOEnVI",
@@ -133,6 +133,6 @@ FORMER: dict[str, str] = {
 # Full name of a class: {former name of a field: present name}.
 FORMER_FIELDS: dict[str, dict[str, str]] = {
     "gpssm.online.stream.Stream": {"begun": "unit_samples"},
-    "gpssm.online.oenvi.core.OEnVIState": {"joint": "augmented"},
+    "gpssm.online.oenvi.state.OEnVIState": {"joint": "augmented"},
     "gpssm.online.rgpssm.RGPSSMState": {"joint": "augmented", "moments": "adam"},
 }

@@ -17,8 +17,7 @@ from gpssm.models.scaling import Scaling, moments
 from gpssm.numerics.parameters import parameters
 from gpssm.plumbing.validation import matrix, variances
 from gpssm.training import subspace
-from gpssm.training.problem import Initialisation, Problem
-from gpssm.training.specification import EmissionLike, MeanLike, RoughStates, Specification
+from gpssm.training.problem import EmissionLike, Initialisation, MeanLike, Problem, RoughStates, Specification
 
 _PROCESS_NOISE = 1.0  # standardised; large, so that the filter follows the data first
 _OBS_NOISE = 0.1
@@ -51,16 +50,26 @@ def initialise(
         emission = LinearEmission(weight, bias)
 
     controls = [scaling.standardise_inputs(c) for c in inputs]
-    states = [_guess_states(emission, scaling.standardise_outputs(y), dx) for y in outputs]
+    # Rough states: zero where no output shows them.
+    states = [np.zeros((len(y), dx)) for y in outputs]
+    if isinstance(emission, LinearEmission):
+        inverse = np.linalg.pinv(np.asarray(emission.weight))
+        filled = [subspace.fill(scaling.standardise_outputs(y)) for y in outputs]
+        states = [(y - np.asarray(emission.bias)) @ inverse.T for y in filled]
     transition = chosen.transition(RoughStates(scaling, states, controls), seed)
     q, r = np.full(dx, _PROCESS_NOISE), np.full(dy, _OBS_NOISE)
     if chosen.process_noise is not None:
         q = variances("process_noise", chosen.process_noise, dx) / state_scale**2
     if chosen.obs_noise is not None:
         r = variances("obs_noise", chosen.obs_noise, dy) / output_scale**2
-    initial, initial_fixed = _initial_state(known_initial, scaling, len(outputs), dx)
+    centre, chol = np.zeros(dx), np.eye(dx)
+    if known_initial is not None:
+        fixed |= {"initial_state.mean", "initial_state.chol"}
+        centre = scaling.standardise_states(known_initial[0])
+        chol = np.linalg.cholesky(known_initial[1] / (state_scale[:, None] * state_scale))
+    initial = InitialState(np.tile(centre, (len(outputs), 1)), np.tile(chol, (len(outputs), 1, 1)), centre, chol)
     model = GPSSM(transition, chosen.initial_process_noise(q), emission, chosen.initial_likelihood(r), initial)
-    return Initialisation(model, scaling, frozenset(fixed | initial_fixed), states)
+    return Initialisation(model, scaling, frozenset(fixed), states)
 
 
 def gp_transition(rough: RoughStates, num_inducing: int, kernel: Kernel, mean: MeanLike, mixed: bool) -> Transition:
@@ -77,12 +86,10 @@ def gp_transition(rough: RoughStates, num_inducing: int, kernel: Kernel, mean: M
 
 def ensembles(problem: Problem, num_members: int, key: jax.Array, dtype: Any) -> jax.Array:
     """Ensembles (b, n, dx) around rough states for the windows to start from, before any filter has run."""
-    windows, states, spread = problem.windows, problem.states, 0.1 if problem.informed else 0.3
-    means = np.zeros((len(windows.sequence), states[0].shape[1]))
-    for b, (sequence, position) in enumerate(zip(windows.sequence, windows.position, strict=True)):
-        if position:
-            means[b] = states[sequence][position - 1]
-    eps = jax.random.normal(key, (len(means), num_members, means.shape[1]), dtype)
+    spread, dx = 0.1 if problem.informed else 0.3, problem.dims[0]
+    starts = zip(problem.windows.sequence, problem.windows.position, strict=True)
+    means = np.stack([problem.states[i][position - 1] if position else np.zeros(dx) for i, position in starts])
+    eps = jax.random.normal(key, (len(means), num_members, dx), dtype)
     return jnp.asarray(means, dtype)[:, None] + spread * eps
 
 
@@ -154,14 +161,6 @@ def _state_units(
     return np.where(seen, column_shift, shift), np.where(seen, column_scale, scale)
 
 
-def _guess_states(emission: LinearEmission | FunctionEmission, outputs: np.ndarray, dx: int) -> np.ndarray:
-    """Rough states (T, dx) from standardised outputs: zero where no output shows them."""
-    if isinstance(emission, FunctionEmission):
-        return np.zeros((len(outputs), dx))
-    inverse = np.linalg.pinv(np.asarray(emission.weight))
-    return (subspace.fill(outputs) - np.asarray(emission.bias)) @ inverse.T
-
-
 def _mean(choice: MeanLike, rough: RoughStates, dx: int, dc: int) -> Mean:
     if isinstance(choice, str):
         if choice == "zero":
@@ -195,22 +194,19 @@ def inducing_inputs(states: list[np.ndarray], controls: list[np.ndarray], dx: in
         low, high = np.quantile(rows, [0.005, 0.995])
         z = np.linspace(low, high, count)[:, None]
     else:
-        z = _farthest_points(rows, count, rng)
+        pool = rows + 1e-3 * rng.standard_normal(rows.shape)
+        if len(pool) < count:
+            more = pool[rng.integers(0, len(pool), count)] + 0.1 * rng.standard_normal((count, pool.shape[1]))
+            pool = np.concatenate([pool, more])
+        z = farthest(pool, count)
     return np.tile(z, (dx, 1, 1))
 
 
-def _farthest_points(rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """k-means++ without the randomness: each point is the one farthest from those chosen."""
-    pool = rows + 1e-3 * rng.standard_normal(rows.shape)
-    if len(pool) < count:
-        pool = np.concatenate(
-            [pool, pool[rng.integers(0, len(pool), count)] + 0.1 * rng.standard_normal((count, pool.shape[1]))]
-        )
-    return farthest(pool, count)
-
-
 def farthest(pool: np.ndarray, count: int) -> np.ndarray:
-    """Up to `count` rows of `pool`, each as far from those before it as can be; no two alike."""
+    """Up to `count` rows of `pool`, each as far from those before it as can be; no two alike.
+
+    k-means++ without the randomness.
+    """
     chosen = [int(np.argmin(np.sum((pool - pool.mean(axis=0)) ** 2, axis=1)))]
     distance = np.sum((pool - pool[chosen[0]]) ** 2, axis=1)
     while len(chosen) < count and distance.max() > 0:
@@ -233,19 +229,6 @@ def _known_initial(known: tuple[Any, Any] | None, dx: int) -> tuple[np.ndarray, 
     if cov.shape != (dx, dx) or not np.allclose(cov, cov.T) or np.linalg.eigvalsh(cov).min() <= 0:
         raise InvalidInput(f"initial_state: expected a positive-definite covariance ({dx}, {dx}), got {cov.shape}.")
     return np.broadcast_to(mean, (dx,)), cov
-
-
-def _initial_state(
-    known: tuple[np.ndarray, np.ndarray] | None, scaling: Scaling, sequences: int, dx: int
-) -> tuple[InitialState, set[str]]:
-    if known is None:
-        eye = np.eye(dx)
-        return InitialState(np.zeros((sequences, dx)), np.tile(eye, (sequences, 1, 1)), np.zeros(dx), eye), set()
-    mean, cov = known
-    chol = np.linalg.cholesky(cov / (scaling.state_scale[:, None] * scaling.state_scale))
-    centre = scaling.standardise_states(mean)
-    initial = InitialState(np.tile(centre, (sequences, 1)), np.tile(chol, (sequences, 1, 1)), centre, chol)
-    return initial, {"initial_state.mean", "initial_state.chol"}
 
 
 def _expanded(kernel: Kernel, input_dim: int) -> Kernel:

@@ -1,14 +1,13 @@
 """Linear models as skeletons: by the error of their simulation or of single steps, and how many states are enough."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gpssm.training import subspace
-from gpssm.training.recordings import Recordings
+from gpssm.training.candidates import PROCESS_NOISE, Candidate, Recordings, fit_all, rated
 from gpssm.training.skeleton import FURTHEST, Skeleton, SkeletonFit, SkeletonProblem
-from gpssm.training.skeleton_candidates import PROCESS_NOISE, Candidate, fit_all, rated
 
 NDArray = np.ndarray
 
@@ -28,27 +27,23 @@ def linear_models(data: Recordings, orders: Sequence[int]) -> list[Candidate]:
 
     Each starts from a subspace fit. A smaller order is a larger one with states that are held at zero.
     """
-    dx, dc = max(orders), data.inputs.shape[2]
     problems = []
     for order in orders:
         near = subspace.identify(*data.early(), order)
-        linear = np.column_stack([stable(near.weight[:, :order]), near.weight[:, order:], near.bias])
-        initial = np.array([states[0] for states in near.states])
-        guess = _without_gp(_resized(linear, dx), _resized_states(initial, dx))
-        free = np.ones((order, order + dc + 1)), np.ones_like(initial)
-        width = _without_gp(_WIDTH * _resized(free[0], dx), _WIDTH * _resized_states(free[1], dx), log_scale=0.0)
-        problems.append(SkeletonProblem(guess, guess, width))
+        linear = np.column_stack([stable(near.weight), near.bias])
+        guess = _without_gp(linear, np.array([states[0] for states in near.states]))
+        width = _without_gp(np.full_like(linear, _WIDTH), np.full_like(guess.initial, _WIDTH), log_scale=0.0)
+        problems.append(SkeletonProblem(*(_resized(part, max(orders)) for part in (guess, guess, width))))
     found = [rated(p, fit, data, "linear") for p, fit in zip(problems, fit_all(problems, data, _CALLS), strict=True)]
     return [stabilised(resized(f, order), data) for f, order in zip(found, orders, strict=True)]
 
 
 def stabilised(candidate: Candidate, data: Recordings) -> Candidate:
     """Made stable: a linear model that is not may follow a recording to its end, and explodes soon after."""
-    fitted, dx = candidate.fit.skeleton, candidate.order
-    a = fitted.linear[:, :dx]
-    if np.array_equal(a, stable(a, STABLE)):
+    fitted = candidate.fit.skeleton
+    if np.array_equal(fitted.linear, stable(fitted.linear, STABLE)):
         return candidate
-    linear = np.column_stack([stable(a), fitted.linear[:, dx:]])
+    linear = stable(fitted.linear)
     states = np.stack([_continued(linear, x[None], c) for x, c in zip(fitted.initial, data.inputs, strict=True)])[:, 1:]
     fit = candidate.fit._replace(skeleton=fitted._replace(linear=linear), states=states)
     return rated(candidate.problem, fit, data, "linear")
@@ -68,7 +63,7 @@ def one_step_model(data: Recordings, order: int) -> Candidate:
     """A subspace fit: ahead of the others where what is not explained is noise in the process."""
     outputs, inputs = data.early()
     found = subspace.identify(outputs, inputs, order)
-    weight = np.column_stack([stable(found.weight[:, :order], STABLE), found.weight[:, order:]])
+    weight = stable(found.weight, STABLE)
     linear = np.column_stack([weight, found.bias])
     variance = np.mean(subspace.residuals(weight, found.bias, found.states, inputs) ** 2, axis=0)
     pairs = zip(found.states, data.inputs, strict=True)
@@ -92,59 +87,53 @@ def _resized_states(states: NDArray, dx: int) -> NDArray:
     return np.pad(kept, [(0, 0)] * (kept.ndim - 1) + [(0, dx - kept.shape[-1])])
 
 
-def _resized(linear: NDArray, dx: int) -> NDArray:
-    """[A, B, b] (n, n + dc + 1) of as many states."""
-    n = len(linear)
-    return _resized_states(np.hstack([_resized_states(linear[:, :n], dx), linear[:, n:]]).T, dx).T
+def _resized(of: Skeleton, dx: int) -> Skeleton:
+    """A linear model of which `dx` states are the first ones, or all of them and zeros."""
+    n = len(of.linear)
+    linear = np.hstack([_resized_states(of.linear[:, :n], dx), of.linear[:, n:]])
+    return _without_gp(_resized_states(linear.T, dx).T, _resized_states(of.initial, dx), of.log_scale[0])
 
 
 def resized(candidate: Candidate, dx: int) -> Candidate:
     """A linear model without its last states, or with further ones, which move nothing."""
     if candidate.order == dx:
         return candidate
-
-    def part(of: Skeleton, log_scale: float = _NO_GP) -> Skeleton:
-        return _without_gp(_resized(of.linear, dx), _resized_states(of.initial, dx), log_scale)
-
-    problem, fit, more = candidate.problem, candidate.fit, max(0, dx - candidate.order)
+    fit, more = candidate.fit, max(0, dx - candidate.order)
     return candidate._replace(
-        problem=SkeletonProblem(part(problem.guess), part(problem.centre), part(problem.width, 0.0)),
+        problem=SkeletonProblem(*(_resized(part, dx) for part in candidate.problem)),
         fit=fit._replace(
-            skeleton=part(fit.skeleton), states=_resized_states(fit.states, dx), precision=np.ones((dx, 1, 1))
+            skeleton=_resized(fit.skeleton, dx), states=_resized_states(fit.states, dx), precision=np.ones((dx, 1, 1))
         ),
         process=np.pad(candidate.process[:dx], (0, more), constant_values=PROCESS_NOISE),
     )
 
 
-class LinearModels(NamedTuple):
-    """The best linear model of every kind, all with as many states."""
-
-    state_dim: int
-    candidates: list[Candidate]
-
-    @classmethod
-    def of(cls, candidates: Iterable[Candidate], state_dim: int) -> "LinearModels":
-        best: dict[str, Candidate] = {}
-        for c in candidates:
-            if c.order <= state_dim and c.error < best.get(c.kind, c._replace(error=np.inf)).error:
-                best[c.kind] = c
-        return cls(state_dim, [resized(c, state_dim) for c in best.values()])
+def _best_of_each_kind(found: Iterable[Candidate], state_dim: int) -> list[Candidate]:
+    """Of those with `state_dim` states or fewer, all made to have as many."""
+    best: dict[str, Candidate] = {}
+    for c in found:
+        if c.order <= state_dim and (c.kind not in best or c.error < best[c.kind].error):
+            best[c.kind] = c
+    return [resized(c, state_dim) for c in best.values()]
 
 
-def enough_states(data: Recordings) -> LinearModels:
-    """With 4 states or two more than outputs; with more, where that forecasts what was held back far better."""
+def enough_states(data: Recordings) -> list[Candidate]:
+    """The best linear model of every kind: with 4 states or two more than outputs, all with the same number.
+
+    With more, where that forecasts what was held back far better.
+    """
     dy = data.output_dim
     enough = max(4, dy + 2)
     found = linear_models(data, (enough, enough + 1, enough + 2, enough + 4))
     found += [one_step_model(data, order) for order in range(dy, enough + 5)]
-    return LinearModels.of(found, max(enough, best_order(found, enough).order))
+    return _best_of_each_kind(found, max(enough, best_order(found, enough).order))
 
 
-def best_linear_models(data: Recordings, state_dim: int) -> LinearModels:
-    """With a number of states that is given."""
+def best_linear_models(data: Recordings, state_dim: int) -> list[Candidate]:
+    """The best linear model of every kind, all with `state_dim` states."""
     orders = range(max(data.output_dim, state_dim - 3), state_dim + 1)
     found = linear_models(data, orders)
-    return LinearModels.of([*found, *(one_step_model(data, order) for order in orders)], state_dim)
+    return _best_of_each_kind([*found, *(one_step_model(data, order) for order in orders)], state_dim)
 
 
 def best_order(found: Iterable[Candidate], enough: int) -> Candidate:
@@ -158,6 +147,8 @@ def best_order(found: Iterable[Candidate], enough: int) -> Candidate:
     return best if best.error < _GOOD and _CLEARLY * max(best.error, _EXACT) < small.error else small
 
 
-def stable(a: NDArray, largest: float = _LARGEST) -> NDArray:
-    """A, or a fraction of it: no eigenvalue has a modulus above `largest`."""
-    return a * min(1.0, largest / max(float(np.max(np.abs(np.linalg.eigvals(a)))), 1e-12))
+def stable(weight: NDArray, largest: float = _LARGEST) -> NDArray:
+    """[A, ...] (dx, dx + n), or a fraction of A in its place: no eigenvalue has a modulus above `largest`."""
+    a, others = np.split(weight, [len(weight)], axis=1)
+    factor = min(1.0, largest / max(float(np.max(np.abs(np.linalg.eigvals(a)))), 1e-12))
+    return np.column_stack([a * factor, others])

@@ -26,9 +26,8 @@ import numpy as np
 import optax
 
 from gpssm.numerics.parameters import free_values, with_free_values
-from gpssm.plumbing.interruption import Interruption
 from gpssm.posteriors.history import History, Progress
-from gpssm.training.progress import record
+from gpssm.training.progress import Monitor, record
 
 # objective(model, carry, data, key, settings) -> (value to maximise, (carry, terms))
 Objective = Callable[..., tuple[jax.Array, tuple[Any, dict[str, jax.Array]]]]
@@ -39,18 +38,29 @@ _WARM_UP = 20
 
 
 class Schedule(NamedTuple):
-    """When to report, slow down and stop. Steps are taken in chunks, so a limit may be passed by part of one."""
+    """When to report, slow down and stop. Steps are taken in chunks, so a limit may be passed by part of one.
+
+    Args:
+        learning_rate: of Adam, until it falls.
+        max_steps: of the optimiser at most; a fit in phases shares them out.
+        decay_steps: over which the rate falls to zero in the end.
+        chunk: steps between two reports.
+        patience: chunks without improvement after which the rate starts to fall.
+        min_gain: what counts as improvement, in nats per observed number.
+        max_drop: a fall of the objective, in nats per observed number, that counts as divergence.
+
+    >>> import gpssm
+    >>> gpssm.EnVI(2, schedule=gpssm.Schedule(max_steps=200)).schedule.learning_rate
+    0.03
+    """
 
     learning_rate: float = 0.03
     max_steps: int = 1200
     decay_steps: int = 300
     chunk: int = 25
     patience: int = 6
-    """Chunks without improvement after which the rate starts to fall."""
     min_gain: float = 2e-4
-    """What counts as improvement, in nats per observed number."""
     max_drop: float = 0.2
-    """A fall of the objective, in nats per observed number, that counts as divergence."""
 
 
 class _State(NamedTuple):
@@ -123,16 +133,14 @@ def train(
     data: Any,
     *,
     settings: Any,
-    names: tuple[str, ...],
-    multiples: dict[str, float],
+    rates: dict[str, float],
     num_observed: int,
     schedule: Schedule,
     key: jax.Array,
-    interruption: Interruption,
-    watch: Callable[[Progress], None] | None = None,
+    monitor: Monitor,
     label: str = "",
 ) -> tuple[Any, Any, History]:
-    """Maximise `objective` over the named parameters of `model`.
+    """Maximise `objective` over the parameters of `model` named in `rates`, at these multiples of the learning rate.
 
     Returns the model with the best parameters seen, the carry that goes with them, and the
     history. Raises `Diverged` if no finite step was possible; never returns NaN. Stops where an
@@ -140,14 +148,14 @@ def train(
     """
     started = time.perf_counter()
     dtype = jax.tree.leaves(carry)[0].dtype
-    free = _prepare(model, names=names)
+    free = _prepare(model, names=tuple(rates))
     adam = _ADAM.init(free)
     state = _State(free, adam, (free, adam), jnp.ones((), dtype), jnp.ones((), dtype), carry, key)
     run = partial(
         _run_chunk,
         model=model,
         data=data,
-        multiples={n: jnp.asarray(multiples.get(n, 1.0), dtype) for n in names},
+        multiples={name: jnp.asarray(multiple, dtype) for name, multiple in rates.items()},
         size=jnp.asarray(float(num_observed), dtype),
         objective=objective,
         settings=settings,
@@ -159,8 +167,8 @@ def train(
     decay_steps = min(schedule.decay_steps, schedule.max_steps // 2)
     longest = schedule.max_steps - decay_steps
     while decay_from is None or step < decay_from + decay_steps:
-        rates = _rates(np.arange(step, step + chunk), rate, decay_from, decay_steps)
-        state, values, terms, undone = run(state, rates=jnp.asarray(rates, dtype))
+        steps = _rates(np.arange(step, step + chunk), rate, decay_from, decay_steps)
+        state, values, terms, undone = run(state, rates=jnp.asarray(steps, dtype))
         step += chunk
         values = np.asarray(values)
         messages: list[str] = []
@@ -188,13 +196,13 @@ def train(
         phase = label + ("learning" if decay_from is None else "settling")
         end = schedule.max_steps if decay_from is None else decay_from + decay_steps
         seconds, now = time.perf_counter() - started, partial(_assemble, model, state.safe[0])
-        record(history, Progress(step, end, phase, elbo, latest, seconds, tuple(messages), now), watch)
+        record(history, Progress(step, end, phase, elbo, latest, seconds, tuple(messages), now), monitor.watch)
         if decay_from is None:
             history.converged = stale >= schedule.patience
             if history.converged or step >= longest:
                 decay_from = step
-        interruption.something_to_keep = True
-        if interruption.requested:
+        monitor.interruption.something_to_keep = True
+        if monitor.interruption.requested:
             history.interrupted = True
             history.messages.append(f"step {step}: interrupted; this is the best model so far")
             _warn(history.messages[-1])

@@ -1,13 +1,43 @@
-"""What a fit works on: data, scaling, initial model and windows, made and checked once before anything is compiled."""
+"""What a fit works on: what the user has chosen of a model (`Specification`), and the `Problem` that it is with data.
 
-from dataclasses import dataclass
-from typing import Any
+A problem is made and checked once, before anything is compiled.
+"""
+
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+from jaxtyping import Array
 
+from gpssm.errors import InvalidInput
+from gpssm.gp.means import Mean
+from gpssm.models import LIKELIHOODS
+from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM
+from gpssm.models.noise import DiagonalNoise, Likelihood, Noise
 from gpssm.models.scaling import Scaling
-from gpssm.training.windows import Windows, cut
+from gpssm.plumbing.validation import positive_int
+from gpssm.posteriors.posterior import Posterior
+from gpssm.training.linear_search import AUTO
+from gpssm.training.optimiser import Schedule
+from gpssm.training.progress import Monitor
+from gpssm.training.windows import Windows
+
+EmissionLike = Literal["observed", "learned"] | np.ndarray | LinearEmission | Callable[[Array], Array]
+MeanLike = Literal["zero", "identity", "linear"] | Mean | Callable[[Array], Array]
+
+
+class RoughStates(NamedTuple):
+    """What a transition can be initialised from, standardised."""
+
+    scaling: Scaling
+    states: list[np.ndarray]
+    """(T_i, dx) of every recording, without gaps."""
+    inputs: list[np.ndarray]
+    """(T_i, dc) of every recording."""
 
 
 @dataclass(frozen=True)
@@ -52,23 +82,96 @@ class Problem(Initialisation):
     settings: Any
     """What the objective is compiled for. Hashable."""
 
-    @classmethod
-    def of(
-        cls,
-        initial: Initialisation,
-        outputs: list[np.ndarray],
-        inputs: list[np.ndarray],
-        *,
-        window: int,
-        held: set[str] | frozenset[str],
-        settings: Any,
-    ) -> "Problem":
-        """Recordings cut into windows of `window` steps; 0 takes every recording as one."""
-        longest, scaling = max(map(len, outputs)), initial.scaling
-        windows = cut(
-            [scaling.standardise_outputs(y) for y in outputs],
-            [scaling.standardise_inputs(c) for c in inputs],
-            longest if window == 0 else min(window, longest),
-        )._replace(log_volume=np.asarray(sum(scaling.log_volume(y) for y in outputs)))
-        own = {"outputs": outputs, "inputs": inputs, "windows": windows, "held": frozenset(held), "settings": settings}
-        return cls(**vars(initial) | own)
+
+@dataclass(frozen=True)
+class Specification(ABC):
+    """A state-space model to be learned, with everything that a user may want to choose of it.
+
+    Args:
+        state_dim: dimension of the hidden state; `"auto"` is 4, or two more than there are outputs, or more
+            where a linear model with more states forecasts the end of the recording clearly better.
+        emission: how outputs arise from states: `"observed"` (the first states are the outputs;
+            the default where there are at least as many states as outputs), `"learned"` (linear),
+            a known matrix C (dy, dx), or a function of x (n, dx) made of JAX operations. For a
+            function the scale of the states is that of `initial_state`, or one.
+        process_noise: initial variance(s) of the process noise, in your units.
+        obs_noise: initial variance(s) of the observation noise, in your units.
+        likelihood: of the outputs: `"gaussian"`, or `"student_t"`, for recordings with outliers.
+        initial_state: `(mean, covariance)` of x_0 if it is known, in your units.
+        fixed: names of parameters to hold fixed, for example `("obs_noise", "lengthscale")`.
+        window: steps per window; 0 takes every recording as one. Chosen by default.
+        noise_rate: learning rate of the noise variances, relative to the others.
+        schedule: learning rate, number of steps and when to stop.
+        dtype: `"float64"` or `"float32"`.
+    """
+
+    state_dim: int
+    """An integer once a fit has started; `"auto"` before."""
+    emission: EmissionLike | None = field(default=None, kw_only=True)
+    process_noise: float | Sequence[float] | None = field(default=None, kw_only=True)
+    obs_noise: float | Sequence[float] | None = field(default=None, kw_only=True)
+    likelihood: str = field(default="gaussian", kw_only=True)
+    initial_state: tuple[Any, Any] | None = field(default=None, kw_only=True)
+    fixed: tuple[str, ...] = field(default=(), kw_only=True)
+    window: int | None = field(default=None, kw_only=True)
+    noise_rate: float = field(default=4.0, kw_only=True)
+    schedule: Schedule = field(default=Schedule(), kw_only=True)
+    dtype: Literal["float64", "float32"] = field(default="float64", kw_only=True)
+    name: str = field(default="", kw_only=True)
+
+    _COUNTS: ClassVar[dict[str, int]] = {"state_dim": 1, "window": 0}
+    """Arguments that count something, and the least they can be; those that are None by default may be None."""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", type(self).__name__)
+        for argument, least in self._COUNTS.items():
+            value = getattr(self, argument)
+            if (value is None and getattr(type(self), argument, 0) is None) or (argument, value) == ("state_dim", AUTO):
+                continue
+            # A NumPy integer would not survive being saved.
+            object.__setattr__(self, argument, positive_int(argument, value, least))
+        positive_int("schedule.max_steps", self.schedule.max_steps)
+        positive_int("schedule.chunk", self.schedule.chunk)
+        one_of("dtype", self.dtype, ("float64", "float32"))
+        one_of("likelihood", self.likelihood, tuple(LIKELIHOODS))
+        if isinstance(self.fixed, str):
+            raise InvalidInput(
+                f"fixed: expected names in a tuple, got the string {self.fixed!r}; write ({self.fixed!r},)."
+            )
+
+    @abstractmethod
+    def transition(self, rough: RoughStates, seed: int) -> Any:
+        """The transition before training; `seed` is that of weights drawn at random."""
+
+    def initial_process_noise(self, variance: np.ndarray) -> Noise:
+        """Q before training, from its standardised variances (dx,)."""
+        return DiagonalNoise(variance)
+
+    def initial_likelihood(self, variance: np.ndarray) -> Likelihood:
+        """The likelihood before training, from its standardised squared widths (dy,)."""
+        chosen: Likelihood = pkgutil.resolve_name(LIKELIHOODS[self.likelihood])(variance)
+        return chosen
+
+    def default_restarts(self, problem: Problem) -> int:
+        """How many fits with other random numbers are compared where the user does not say."""
+        return 1
+
+    @abstractmethod
+    def problem(
+        self, outputs: list[np.ndarray], inputs: list[np.ndarray], initial: Initialisation | int = 0
+    ) -> Problem:
+        """Recordings (T_i, dy) and (T_i, dc) with the model to be learned from them; refuses what does not fit.
+
+        `initial` is the model to train, or the seed of a new one.
+        """
+
+    @abstractmethod
+    def learn(self, problem: Problem, schedule: Schedule, key: Array, monitor: Monitor, label: str) -> Posterior:
+        """One fit, from the initial model to the end of the schedule; `label` goes before the phase in reports."""
+
+
+def one_of(argument: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Raise `InvalidInput`, which names the argument, if the value is not among the choices."""
+    if value not in choices:
+        raise InvalidInput(f"{argument}: expected one of {choices}, got {value!r}.")

@@ -83,7 +83,7 @@ class StatusLines:
         self._thread.join()
 
     def update(self, text: str) -> None:
-        """What is going on from now on."""
+        """Replace the text by what is going on from now on."""
         self._text = text
 
     def _repeat(self) -> None:

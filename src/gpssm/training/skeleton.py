@@ -65,7 +65,7 @@ class SkeletonProblem(NamedTuple):
 
 
 class SkeletonFit(NamedTuple):
-    """A skeleton on its way."""
+    """A skeleton after some iterations."""
 
     skeleton: Skeleton
     damping: Leaf  # ()
@@ -128,7 +128,9 @@ def _iterate(at: SkeletonFit, problem: SkeletonProblem, y: Array, seen: Array, i
     free = width > 0
     prior = jnp.where(free, 1.0 / jnp.where(free, width, 1.0) ** 2, 0.0)
     position, unravel = ravel_pytree(skeleton)
-    gradient = gradient + jax.grad(lambda v: _prior_moved(v, skeleton, simulated.factors, problem))(position)
+    # In the coordinates of a step alpha stays where it is while the kernels move.
+    prior_loss = jax.grad(lambda v: _prior(_whitened_again(unravel(v), simulated.factors), problem))
+    gradient = gradient + prior_loss(position)
     hessian = hessian + jnp.diag(prior)
     # In units of the curvature, so that one damping is right for all parameters.
     unit = jnp.where(free, 1.0 / jnp.sqrt(jnp.diagonal(hessian) + 1e-12), 0.0)
@@ -137,10 +139,7 @@ def _iterate(at: SkeletonFit, problem: SkeletonProblem, y: Array, seen: Array, i
 
     def attempt(damping: Array) -> tuple[Array, Skeleton]:
         step = -unit * cho_solve(cho_factor(scaled + damping * eye, lower=True), unit * gradient)
-        moved: Skeleton = unravel(position + jnp.where(jnp.isfinite(step), step, 0.0))
-        # The step moved the weights alpha = L^{-T} w at the old L; w is what gives them at the new one.
-        alpha = _backsolve(simulated.factors, moved.whitened)
-        moved = moved._replace(whitened=jnp.einsum("dmn,dm->dn", _factors(moved), alpha))
+        moved = _whitened_again(unravel(position + jnp.where(jnp.isfinite(step), step, 0.0)), simulated.factors)
         return _loss(moved, problem, y, seen, inputs)[0], moved
 
     dampings = at.damping * jnp.asarray(_TRIALS)
@@ -235,11 +234,10 @@ def _prior(skeleton: Skeleton, problem: SkeletonProblem) -> Array:
     return 0.5 * jnp.sum(jnp.where(free, distance, 0.0) ** 2)
 
 
-def _prior_moved(position: Array, skeleton: Skeleton, factors: Array, problem: SkeletonProblem) -> Array:
-    """The prior in the coordinates of a step, in which alpha stays where it is while the kernels move."""
-    moved = ravel_pytree(skeleton)[1](position)
+def _whitened_again(moved: Skeleton, factors: Array) -> Skeleton:
+    """A step moves the weights alpha = L^{-T} w at the old L, in `factors`; w is what gives them at the new one."""
     alpha = _backsolve(factors, moved.whitened)
-    return _prior(moved._replace(whitened=jnp.einsum("dmn,dm->dn", _factors(moved), alpha)), problem)
+    return moved._replace(whitened=jnp.einsum("dmn,dm->dn", _factors(moved), alpha))
 
 
 def _open_at(skeleton: Skeleton, simulated: _Simulated, inputs: Array) -> Float[Array, "n d"]:

@@ -14,12 +14,11 @@ from gpssm.models.gpssm import GPSSM, InitialState, Transition
 from gpssm.models.noise import DiagonalNoise, FullNoise
 from gpssm.numerics.parameters import parameters, with_values
 from gpssm.training import subspace
+from gpssm.training.candidates import SIDE_BY_SIDE, Candidate, Recordings, fit_all, rated
 from gpssm.training.initialisation import inducing_inputs
-from gpssm.training.linear_search import STABLE, LinearModels, one_step_model, resized, stabilised, stable
+from gpssm.training.linear_search import STABLE, one_step_model, resized, stabilised, stable
 from gpssm.training.problem import Problem
-from gpssm.training.recordings import Recordings
 from gpssm.training.skeleton import Skeleton, SkeletonFit, SkeletonProblem
-from gpssm.training.skeleton_candidates import SIDE_BY_SIDE, Candidate, fit_all, rated
 
 NDArray = np.ndarray
 
@@ -32,6 +31,15 @@ _TRIALS, _BEHIND = 3, 2.0  # candidates that are tried, and times the least erro
 # Initial values and widths of the priors, in standard deviations of states and inputs.
 _LENGTHSCALE, _SCALE = 2.0, 0.3
 _WIDTHS = Skeleton(1.0, 1.0, 1.0, 0.7, 1.0, 2.0)
+# Parameters of the model that each part of a skeleton is the initial value of.
+_NAMES = Skeleton(
+    ("transition.mean.weight", "transition.mean.bias"),
+    ("transition.gp.q_mean",),
+    ("transition.gp.inducing_inputs",),
+    ("transition.gp.kernel.lengthscale",),
+    ("transition.gp.kernel.variance",),
+    ("initial_state.mean",),
+)
 
 _LEAST_OBS_NOISE = 1e-5
 _INITIAL_WIDTH = 0.1
@@ -84,28 +92,24 @@ def _affordable(problem: Problem, data: Recordings) -> int:
 
 def gp_problems(problem: Problem, data: Recordings, linear: Candidate, seed: int, count: int) -> list[SkeletonProblem]:
     """Initial guesses of skeletons with GPs. Parameters that the user holds stay where the model has them."""
-    transition, initial = problem.model.transition, np.asarray(problem.model.initial_state.mean)
-    dx, m = transition.state_dim, transition.num_inducing
-    dy, rng = data.output_dim, np.random.default_rng(seed)
-    kernel = transition.gp.kernel
-    lengthscale, scale = np.log(np.asarray(kernel.lengthscale)), 0.5 * np.log(np.asarray(kernel.variance))
-    holds = {
-        "linear": "transition.mean.weight" in problem.held or "transition.mean.bias" in problem.held,
-        "whitened": "transition.gp.q_mean" in problem.held,
-        "inducing_inputs": "transition.gp.inducing_inputs" in problem.held,
-        "log_lengthscale": "transition.gp.kernel.lengthscale" in problem.held,
-        "log_scale": "transition.gp.kernel.variance" in problem.held,
-        "initial": "initial_state.mean" in problem.held,
-    }
-    if not holds["log_lengthscale"]:
-        lengthscale = lengthscale + np.log(_LENGTHSCALE)
-    if not holds["log_scale"]:
-        scale = scale + np.log(_SCALE)
-    given = np.column_stack([np.asarray(transition.mean.weight), np.asarray(transition.mean.bias)])
+    transition, gp = problem.model.transition, problem.model.transition.gp
+    given = Skeleton(
+        np.column_stack([np.asarray(transition.mean.weight), np.asarray(transition.mean.bias)]),
+        np.asarray(gp.q_mean),
+        np.asarray(gp.inducing_inputs)[0],
+        np.log(np.asarray(gp.kernel.lengthscale)),
+        0.5 * np.log(np.asarray(gp.kernel.variance)),
+        np.asarray(problem.model.initial_state.mean),
+    )
+    holds = Skeleton(*(not problem.held.isdisjoint(names) for names in _NAMES))
+    parts = zip(given, holds, _WIDTHS, strict=True)
+    widths = Skeleton(*(np.full(value.shape, 0.0 if held else width) for value, held, width in parts))
+    (dx, m), dy, rng = given.whitened.shape, data.output_dim, np.random.default_rng(seed)
+    lengthscale, scale = given.log_lengthscale + np.log(_LENGTHSCALE), given.log_scale + np.log(_SCALE)
     outputs, inputs = data.early()
     filled = [subspace.fill(y) for y in outputs]
     seen_y, seen_c = np.concatenate(filled), np.concatenate(inputs)
-    first = np.zeros_like(initial)
+    first = np.zeros_like(given.initial)
     first[:, :dy] = [y[0] for y in filled]
     problems = []
     for number in range(count):
@@ -117,21 +121,11 @@ def gp_problems(problem: Problem, data: Recordings, linear: Candidate, seed: int
             spread = np.maximum(np.std(linear.fit.states.reshape(-1, dx), axis=0)[dy:], 0.1)
             z[:, dy:dx] = z[:, dy:dx] * spread
         else:
-            weight, x0 = _random_linear(given, dy, rng), first
-        guess = Skeleton(
-            given if holds["linear"] else weight,
-            np.asarray(transition.gp.q_mean) if holds["whitened"] else whitened,
-            np.asarray(transition.gp.inducing_inputs)[0] if holds["inducing_inputs"] else z,
-            lengthscale,
-            scale,
-            initial if holds["initial"] else x0,
-        )
-        centre = guess if holds["whitened"] else guess._replace(whitened=np.zeros((dx, m)))
-        widths = [
-            np.full(np.shape(value), 0.0 if holds[name] else width)
-            for name, value, width in zip(Skeleton._fields, guess, _WIDTHS, strict=True)
-        ]
-        problems.append(SkeletonProblem(guess, centre, Skeleton(*widths)))
+            weight, x0 = _random_linear(given.linear, dy, rng), first
+        free = Skeleton(weight, whitened, z, lengthscale, scale, x0)
+        guess = Skeleton(*(old if held else new for old, held, new in zip(given, holds, free, strict=True)))
+        centre = guess if holds.whitened else guess._replace(whitened=np.zeros((dx, m)))
+        problems.append(SkeletonProblem(guess, centre, widths))
     return problems
 
 
@@ -143,13 +137,12 @@ def _random_linear(given: NDArray, dy: int, rng: np.random.Generator) -> NDArray
     linear[np.arange(dy, dx), np.arange(dy, dx)] = 0.8
     linear[:, :dx] += 0.1 * rng.standard_normal((dx, dx))
     linear[dy:, dx:-1] += 0.1 * rng.standard_normal(linear[dy:, dx:-1].shape)
-    linear[:, :dx] = stable(linear[:, :dx], 0.98)
-    return linear
+    return stable(linear, 0.98)
 
 
-def worth_a_trial(skeletons: list[Candidate], linear: LinearModels) -> list[Candidate]:
+def worth_a_trial(skeletons: list[Candidate], linear: list[Candidate]) -> list[Candidate]:
     """The best skeleton and the best linear model, and what else is not far behind the better of them; best first."""
-    by_error = sorted(linear.candidates, key=lambda c: c.error)
+    by_error = sorted(linear, key=lambda c: c.error)
     first = [skeletons[0], by_error[0]]
     limit = _BEHIND * min(c.error for c in first)
     others = sorted([*skeletons[1:], *by_error[1:]], key=lambda c: c.error)
@@ -158,7 +151,7 @@ def worth_a_trial(skeletons: list[Candidate], linear: LinearModels) -> list[Cand
 
 
 def refined(candidate: Candidate, data: Recordings) -> Candidate:
-    """The same skeleton, learned from everything."""
+    """The same skeleton after further iterations, with the samples that were held back."""
     if not data.holds_back:
         return candidate
     whole = data._replace(cuts=data.lengths)
@@ -210,9 +203,8 @@ def informed(problem: Problem, candidate: Candidate, data: Recordings, *, keep_n
 
 def stable_mean(model: GPSSM) -> GPSSM:
     """A model initialised from a linear one, its linear part made stable: what the GP adds to it is too small to be."""
-    weight, dx = np.asarray(model.transition.mean.weight), model.state_dim
-    moved = np.column_stack([stable(weight[:, :dx], STABLE), weight[:, dx:]]).astype(weight.dtype)
-    return eqx.tree_at(lambda m: m.transition.mean.weight, model, moved)
+    weight = np.asarray(model.transition.mean.weight)
+    return eqx.tree_at(lambda m: m.transition.mean.weight, model, stable(weight, STABLE).astype(weight.dtype))
 
 
 def _sparse_gp(problem: Problem, candidate: Candidate, data: Recordings) -> SparseGP:

@@ -10,7 +10,7 @@ The whole KL at every sample counts the prior T times: `gpssm.OEnVI` counts it o
 comparison.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -22,19 +22,19 @@ from jaxtyping import Array, Float, Int
 
 from gpssm.errors import InvalidInput
 from gpssm.filters import ensemble
+from gpssm.gp.sparse import standard_normal_kl
 from gpssm.methods.envi import EnVI
-from gpssm.models.emission import FunctionEmission
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.scaling import Scaling
 from gpssm.numerics.linalg import cholesky, solve_lower
 from gpssm.numerics.parameters import free_values, parameters, with_free_values
 from gpssm.online.base import Info, OnlineMethod
+from gpssm.online.oenvi.state import read_back
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, shape
 from gpssm.plumbing.validation import VariancesLike
-from gpssm.posteriors.history import History
 from gpssm.posteriors.posterior import Posterior, sample_paths
-from gpssm.training.specification import EmissionLike
+from gpssm.training.problem import EmissionLike
 
 NDArray = np.ndarray
 Objective = Literal["likelihood", "alternative"]
@@ -70,29 +70,24 @@ class PaperState(eqx.Module):
                 raise InvalidInput(f"adam: moments of {', '.join(moments)}; expected those of {', '.join(shapes)}.")
 
 
-class _Step(NamedTuple):
-    predicted: ensemble.Predicted
-    filtered: ensemble.Filtered
-    kl: Array
-
-
-def _assimilate(model: GPSSM, members: Array, y: Array, c: Array, key: Array, options: ensemble.Options) -> _Step:
-    """Lines 2-6 of Algorithm 2."""
+def _assimilate(
+    model: GPSSM, members: Array, y: Array, c: Array, key: Array, options: ensemble.Options
+) -> ensemble.Trace:
+    """Lines 2-6 of Algorithm 2, for one sample of u."""
     key_u, key_noise = jax.random.split(key)
     prior = model.transition.prior()
     eps = jax.random.normal(key_u, (model.state_dim, model.num_inducing), members.dtype)
     dynamics = prior.given(model.transition.draw(prior, eps))
     trace = ensemble.run(dynamics, ensemble.Observing.of(model), members, y[None], c[None], key_noise, options)
-    predicted, filtered = jax.tree.map(lambda leaf: leaf[0], trace)
-    return _Step(predicted, filtered, model.transition.kl())
+    return jax.tree.map(lambda leaf: leaf[0], trace)
 
 
-def objective(step: _Step) -> Array:
-    """`log p(y_t | u, y_{1:t-1}) - KL[q(u) || p(u)]` (Eq. OEnVI_obj), for one sample of u."""
-    return step.filtered.log_likelihood - step.kl
+def objective(step: ensemble.Trace, model: GPSSM, y: Array) -> Array:
+    """`log p(y_t | u, y_{1:t-1}) - KL[q(u) || p(u)]` (Eq. OEnVI_obj)."""
+    return step.filtered.log_likelihood - model.transition.kl()
 
 
-def alternative(step: _Step, model: GPSSM, y: Array) -> Array:
+def alternative(step: ensemble.Trace, model: GPSSM, y: Array) -> Array:
     """The same by Proposition 2: reconstruction, distance of filtered from predicted state, KL of u. Linear g only."""
     seen = ~jnp.isnan(y)
     assert model.emission.matrix is not None
@@ -102,12 +97,13 @@ def alternative(step: _Step, model: GPSSM, y: Array) -> Array:
     residual = jnp.where(seen, y - model.emission(mean[None])[0], 0.0)
     quadratic = jnp.sum((residual**2 + jnp.sum((matrix @ cov) * matrix, axis=1)) / variance)
     reconstruction = -0.5 * (quadratic + jnp.sum(jnp.where(seen, jnp.log(2 * jnp.pi * variance), 0.0)))
-    prior, posterior = cholesky(step.predicted.cov), cholesky(cov)
-    whitened = solve_lower(prior, (mean - step.predicted.mean)[:, None])
-    ratio = solve_lower(prior, posterior)
-    log_det = jnp.sum(jnp.log(jnp.diagonal(prior))) - jnp.sum(jnp.log(jnp.diagonal(posterior)))
-    distance = 0.5 * (jnp.sum(ratio**2) + jnp.sum(whitened**2) - len(mean)) + log_det
-    return reconstruction - distance - step.kl
+    prior = cholesky(step.predicted.cov)
+    whitened = solve_lower(prior, (mean - step.predicted.mean)[:, None])[:, 0]
+    distance = standard_normal_kl(whitened, solve_lower(prior, cholesky(cov)))
+    return reconstruction - distance - model.transition.kl()
+
+
+_OBJECTIVES = {"likelihood": objective, "alternative": alternative}
 
 
 @saved
@@ -150,15 +146,10 @@ class PaperOEnVI(OnlineMethod):
         free = [p.name for p in parameters(problem.model) if p.name not in problem.held]
         names = tuple(name for name in free if not name.startswith("initial_state"))  # q(x_0) lies in the past
         model = jax.tree.map(jnp.asarray, problem.model)
-        adam = _ADAM.init(free_values(model, names))
+        adam = tuple(_ADAM.init(free_values(model, names)))
         eps = jax.random.normal(jax.random.key(0), (1, self.num_members, self.state_dim))
-        return PaperState(
-            model,
-            (adam.count, adam.mu, adam.nu),
-            model.initial_state.members(eps)[0],
-            problem.scaling,
-            PaperSettings(names, self.objective, self.learning_rate),
-        )
+        settings = PaperSettings(names, self.objective, self.learning_rate)
+        return PaperState(model, adam, model.initial_state.members(eps)[0], problem.scaling, settings)
 
     @staticmethod
     def step(key: Array, state: PaperState, y: Array, c: Array) -> tuple[PaperState, Info]:
@@ -166,11 +157,10 @@ class PaperOEnVI(OnlineMethod):
         scaling, settings = state.scaling, state.settings
         y, c = scaling.standardise_outputs(y), scaling.standardise_inputs(c)
 
-        def loss(free: dict[str, Array]) -> tuple[Array, _Step]:
+        def loss(free: dict[str, Array]) -> tuple[Array, ensemble.Trace]:
             model = with_free_values(state.model, free)
             step = _assimilate(model, state.members, y, c, key, settings.options)
-            bound = objective(step) if settings.objective == "likelihood" else alternative(step, model, y)
-            return -bound, step
+            return -_OBJECTIVES[settings.objective](step, model, y), step
 
         free = free_values(state.model, settings.names)
         grad, step = jax.grad(loss, has_aux=True)(free)
@@ -189,14 +179,8 @@ class PaperOEnVI(OnlineMethod):
             jnp.sqrt(variance) * scaling.output_scale,
             step.filtered.log_likelihood - jnp.sum(jnp.where(jnp.isnan(y), 0.0, jnp.log(scaling.output_scale))),
         )
-        new = PaperState(
-            with_free_values(state.model, moved),
-            (adam.count, adam.mu, adam.nu),
-            step.filtered.members,
-            scaling,
-            settings,
-        )
-        return new, info
+        model = with_free_values(state.model, moved)
+        return replace(state, model=model, adam=tuple(adam), members=step.filtered.members), info
 
     @staticmethod
     def paths(key: Array, state: PaperState, inputs: Array, num_paths: int) -> tuple[Array, Array]:
@@ -217,21 +201,11 @@ class PaperOEnVI(OnlineMethod):
 
     @staticmethod
     def process_noise(state: PaperState) -> Array:
-        """As learned so far."""
+        """Variances (dx,) as learned so far."""
         return jnp.diagonal(state.scaling.state_cov(state.model.process_noise.covariance))
 
     @staticmethod
     def posterior(state: PaperState) -> Posterior:
         """An ordinary fitted model whose recording ends here."""
-        function = isinstance(state.model.emission, FunctionEmission)
-        options = ensemble.Options(update="perturbed" if function else "mixture")
-        return Posterior(
-            model=jax.tree.map(np.asarray, state.model),
-            scaling=jax.tree.map(np.asarray, state.scaling),
-            settings=ensemble.FilterSettings(4 * len(state.members), options, None),
-            fixed=(),
-            history=History(),
-            method="OEnVI (paper)",
-            final_members=np.asarray(state.members),
-            num_samples=int(state.adam[0]),
-        )
+        model, scaling, members = jax.tree.map(np.asarray, (state.model, state.scaling, state.members))
+        return read_back(model, scaling, members, int(state.adam[0]), "OEnVI (paper)")

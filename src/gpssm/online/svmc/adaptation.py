@@ -11,17 +11,19 @@ from gpssm.filters.ensemble import with_inputs
 from gpssm.gp.basis import Basis
 from gpssm.numerics.networks import MLP
 from gpssm.online.adam import ascend, decay
+from gpssm.online.base import bounded_lengthscale
+from gpssm.online.outliers import Verdict
 from gpssm.online.svmc import filtering
-from gpssm.online.svmc.filtering import Adapted, Counts, KernelParameters, Moved, NoiseParameters, Particles, SVMCState
-from gpssm.online.units import bounded_lengthscale
+from gpssm.online.svmc.filtering import Adapted, KernelParameters, Moved, NoiseParameters, Particles, SVMCState
 
 # Noise variances must travel far; length scales change f everywhere.
 _KERNEL_RATES = (0.01, 0.06)  # of the length scales and of the amplitude
 _NOISE_RATE, _PROPOSAL_RATE = 0.03, 0.003
 # Gradients far below this are followed in proportion, not in steps of fixed size, which near the optimum would be
-# driven by rounding alone; and behind a linear g the network begins at its optimum.
+# driven by rounding alone; and behind a linear g the network starts at its optimum.
 _SMALL, _PROPOSAL_SMALL = 1e-3, 0.1
 _KERNEL_EVERY = 4  # samples between two gradients of the kernel
+_JUMP = 1.0  # that the logarithm of Q grows at most by when the system has changed
 
 
 def push(function: Callable[[Moved, Array], Array], moved: Moved, log_obs_noise: Array) -> Array:
@@ -86,7 +88,7 @@ def kernel_gradient(
 
 
 def learn(
-    state: SVMCState, gradient: NoiseParameters, proposal: MLP, kernel: Callable[[], KernelParameters], counts: Counts
+    state: SVMCState, gradient: NoiseParameters, proposal: MLP, kernel: Callable[[], KernelParameters], verdict: Verdict
 ) -> tuple[Adapted, tuple[Adapted, Adapted]]:
     """A step of Adam for everything. The kernel's gradient, which is costly, is taken now and then.
 
@@ -94,27 +96,23 @@ def learn(
     """
     (first, second), learned, count = state.adam, state.learned, state.count
 
-    def kernel_step() -> Any:
-        at = count / _KERNEL_EVERY
-        rates = KernelParameters(*(decay(at) * rate for rate in _KERNEL_RATES))
-        moments = first.kernel, second.kernel
-        return ascend(
-            learned.kernel, kernel(), moments, clock=jnp.floor(at), rates=rates, active=counts.usual, small=_SMALL
-        )
+    def climb(value: Any, gradient: Any, moments: Any, rate: Any, small: float = _SMALL, every: int = 1) -> Any:
+        at = count / every
+        rates = jax.tree.map(lambda share: decay(at) * share, rate)
+        return ascend(value, gradient, moments, clock=jnp.floor(at), rates=rates, active=verdict.usual, small=small)
 
-    def climb(value: Any, gradient: Any, moments: Any, rate: float, small: float) -> Any:
-        return ascend(
-            value, gradient, moments, clock=count, rates=decay(count) * rate, active=counts.usual, small=small
-        )
+    def kernel_step() -> Any:
+        rates = KernelParameters._make(_KERNEL_RATES)
+        return climb(learned.kernel, kernel(), (first.kernel, second.kernel), rates, every=_KERNEL_EVERY)
 
     steps = (
         jax.lax.cond(count % _KERNEL_EVERY == 0, kernel_step, lambda: (learned.kernel, (first.kernel, second.kernel))),
-        climb(learned.noise, gradient, (first.noise, second.noise), _NOISE_RATE, _SMALL),
+        climb(learned.noise, gradient, (first.noise, second.noise), _NOISE_RATE),
         climb(learned.proposal, proposal, (first.proposal, second.proposal), _PROPOSAL_RATE, _PROPOSAL_SMALL),
     )
     values, moments = zip(*steps, strict=True)
     moved = Adapted(*values)
-    moved = moved._replace(noise=moved.noise._replace(process=moved.noise.process + counts.jump))
+    moved = moved._replace(noise=moved.noise._replace(process=moved.noise.process + verdict.raised(_JUMP)))
     return moved, (Adapted(*(m for m, _ in moments)), Adapted(*(v for _, v in moments)))
 
 

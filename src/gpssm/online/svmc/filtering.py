@@ -5,16 +5,16 @@ from typing import Annotated, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from gpssm.errors import InvalidInput
 from gpssm.filters.ensemble import with_inputs
-from gpssm.gp.basis import Basis, Expansion, Joining
+from gpssm.gp.basis import Basis, Expansion, Joining, novel
 from gpssm.gp.kernels import RBF
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.numerics.linalg import cholesky, solve_lower, solve_lower_transposed
 from gpssm.numerics.networks import MLP
-from gpssm.online import placement
+from gpssm.online.outliers import Verdict
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Covariance, NonNegative, Positive, renamed
 
@@ -23,6 +23,7 @@ LINEAR = 1.0
 _DIFFUSION = 1e-8  # of the weights, relative to their prior: rounding must not make them certain
 _CHANGED = 1e-2  # the same when the system has changed
 _UNHEARD = 5.0  # standard deviations of all states so far: a function is not asked there
+_FARTHEST, _WIDEST = 3.0, 1.0  # that the network may move the proposal, and stretch it (logarithm)
 
 
 @saved
@@ -51,8 +52,7 @@ class KernelParameters(NamedTuple):
 
     def expand(self, basis: Basis) -> Expansion:
         """What f is made of, besides the weights."""
-        kernel = RBF(jnp.exp(self.lengthscale), jnp.ones((), self.lengthscale.dtype))
-        return Expansion.of(basis, kernel, jnp.exp(self.amplitude))
+        return Expansion.learned(basis, RBF, self.lengthscale, self.amplitude)
 
 
 @saved
@@ -103,17 +103,6 @@ class SVMCState(eqx.Module):
                 raise InvalidInput(f"adam: sizes {moments.proposal.sizes}; expected {self.learned.proposal.sizes}.")
 
 
-class Counts(NamedTuple):
-    """What a sample may be learned from."""
-
-    seen: Bool[Array, ""]
-    """Something of it was seen."""
-    usual: Bool[Array, ""]
-    """And it is no outlier."""
-    jump: Float[Array, ""]
-    """By how much the logarithm of Q grows, if the system has changed."""
-
-
 class Moved(NamedTuple):
     """Predictions of x_t, one of every particle, with W integrated out."""
 
@@ -150,10 +139,8 @@ def place(state: SVMCState, f: Expansion, c: Array) -> tuple[Particles, Expansio
     # Not where the state is only guessed, as in the middle of a long gap.
     known = weight @ (particles.x - x) ** 2 < jnp.exp(2 * state.learned.kernel.lengthscale[: len(x)])
     sure = jnp.all(known) & jnp.all(state.loose == 0)
-    least = placement.novel(jnp.exp(state.learned.noise.process), f.amplitude)
-    return placement.place(
-        particles, f, jnp.concatenate([x, c]), least, sure, lambda new: _insert(particles, new, f.amplitude)
-    )
+    least = novel(jnp.exp(state.learned.noise.process), f.amplitude)
+    return f.placed(particles, jnp.concatenate([x, c]), least, sure, lambda new: _insert(particles, new, f.amplitude))
 
 
 def _insert(particles: Particles, joining: Joining, amplitude: Float[Array, " k"]) -> Particles:
@@ -228,18 +215,52 @@ def condition(state: SVMCState, moved: Moved, log_obs_noise: Array, y: Array) ->
     return jax.vmap(one)(moved.mean, moved.variance)
 
 
+def readable(state: SVMCState, s: Float[Array, "n d"], of: Conditioned) -> Float[Array, "n d+k"]:
+    """What the network sees of a particle: where it comes from, and what the sample says; in no unit."""
+    mean, variance = state.spread
+    dx = len(mean)
+    origin = (s[:, :dx] - mean) / jnp.sqrt(variance)
+    control = (s[:, dx:] - state.basis.shift[dx:]) / state.basis.scale[dx:]
+    return jnp.clip(jnp.concatenate([origin, control, of.score], axis=1), -5.0, 5.0)
+
+
+def displacement(network: MLP, read: Float[Array, "n r"]) -> tuple[Float[Array, "n k"], Float[Array, "n k"]]:
+    """How far the proposal is moved, and the logarithm of its stretch."""
+    shift, stretch = jnp.split(jnp.tanh(network(read)), 2, axis=1)
+    return _FARTHEST * shift, _WIDEST * stretch
+
+
+def propose(
+    network: MLP, read: Float[Array, "n r"], of: Conditioned, eps: Float[Array, "n k"]
+) -> tuple[Float[Array, "n k"], Float[Array, "n k"]]:
+    """Draws of x_t, and the same in coordinates in which the linearised posterior is N(0, I)."""
+    shift, stretch = displacement(network, read)
+    z = shift + jnp.exp(stretch) * eps
+
+    def one(centre: Array, chol: Array, z: Array) -> Array:
+        return centre + solve_lower_transposed(chol, z[:, None])[:, 0]
+
+    return jax.vmap(one)(of.centre, of.chol, z), z
+
+
+def log_proposal(network: MLP, read: Float[Array, "n r"], z: Float[Array, "n k"]) -> Float[Array, " n"]:
+    """Log-density of z, relative to N(0, I) at its centre."""
+    shift, stretch = displacement(network, read)
+    return jnp.sum(-0.5 * ((z - shift) / jnp.exp(stretch)) ** 2 - stretch, axis=1)
+
+
 def regress(
     particles: Particles,
     ancestors: Array,
     origin: Moved,
     new: Float[Array, "n k"],
     prior: Float[Array, "k f f"],
-    counts: Counts,
+    verdict: Verdict,
 ) -> tuple[Float[Array, "n k f"], Float[Array, "n k f f"]]:
     """Condition W on the step that the particle has taken. Cost O(N k F^2), in one pass over the covariances."""
-    share = jnp.where(counts.seen, 1.0 / origin.variance, 0.0)
+    share = jnp.where(verdict.seen, 1.0 / origin.variance, 0.0)
     mean = particles.mean[ancestors] + origin.gain * (share * (new - origin.mean))[..., None]
-    pace = jnp.where(counts.seen, jnp.where(counts.jump > 0, _CHANGED, _DIFFUSION), 0.0)
+    pace = jnp.where(verdict.seen, jnp.where(verdict.jump, _CHANGED, _DIFFUSION), 0.0)
     scaled = origin.gain * jnp.sqrt(share)[..., None]
     return mean, particles.cov[ancestors] - scaled[..., :, None] * scaled[..., None, :] + pace * prior
 

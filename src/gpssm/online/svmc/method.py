@@ -38,11 +38,10 @@ from gpssm.models.emission import LinearEmission
 from gpssm.numerics.linalg import symmetric_root
 from gpssm.numerics.networks import MLP
 from gpssm.online import paths
-from gpssm.online.base import Info, OnlineStateSpace
+from gpssm.online.base import Info, OnlineStateSpace, running_spread
 from gpssm.online.outliers import judge
-from gpssm.online.svmc import adaptation, filtering, proposal
-from gpssm.online.svmc.filtering import Adapted, Counts, KernelParameters, Moved, NoiseParameters, Particles, SVMCState
-from gpssm.online.units import running_spread
+from gpssm.online.svmc import adaptation, filtering
+from gpssm.online.svmc.filtering import Adapted, KernelParameters, Moved, NoiseParameters, Particles, SVMCState
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.precision import double_precision
 
@@ -55,7 +54,6 @@ _FAR = 10.0  # standard deviations of all states so far: no forecast goes farthe
 _RESAMPLE = 0.5  # share of the particles that must count
 _LARGEST = 1e4  # multiple of the distance of an outlier that counts
 _STEEP = 100.0  # that the derivative of a log-weight is at most
-_JUMP = 1.0  # that the logarithm of Q grows at most by when the system has changed
 
 
 @saved
@@ -63,9 +61,13 @@ _JUMP = 1.0  # that the logarithm of Q grows at most by when the system has chan
 class SVMC(OnlineStateSpace):
     """SVMC with everything a user may want to choose. `SVMC(state_dim).start()` is ready to learn.
 
-    Args, besides those of `OnlineStateSpace`:
+    Args, besides those of `gpssm.online.base.OnlineStateSpace`:
         num_inducing: budget M of inducing inputs, shared by all state dimensions.
         num_particles: number N of particles.
+
+    >>> import gpssm
+    >>> gpssm.SVMC(1, num_particles=200).start(seed=1)
+    <SVMC stream: 0 sample(s), 1 state(s)>
     """
 
     num_inducing: int = 40
@@ -132,69 +134,59 @@ class SVMC(OnlineStateSpace):
         predicted_cov = predicted_cov + jnp.diag(jnp.exp(noise.obs))
         log_score = jnp.where(learns, jax.nn.logsumexp(particles.log_weight + conditioned.log_density), 0.0)
 
-        verdict = judge(_distance(y - predicted, predicted_cov, seen), state.rejected, _LARGEST)
-        usual = learns & verdict.usual
-        counts = Counts(learns, usual, verdict.raised(_JUMP))
+        verdict = judge(_distance(y - predicted, predicted_cov, seen), jnp.sum(seen), state.rejected, _LARGEST)
         log_obs_noise = noise.obs + jnp.log(verdict.doubt)
         free = moved._replace(variance=(moved.variance + jnp.where(learns, state.loose, 0.0)) * verdict.freedom)
         conditioned = filtering.condition(state, free, log_obs_noise, y)
         log_weight = jax.nn.log_softmax(particles.log_weight + conditioned.log_density)
         ancestors, log_weight = _ancestors(key_ancestors, log_weight)
         origin, of = jax.tree.map(lambda leaf: leaf[ancestors], (free, conditioned))
-        read = proposal.readable(state, with_inputs(particles.x[ancestors], c), of)
+        read = filtering.readable(state, with_inputs(particles.x[ancestors], c), of)
         eps = jax.random.normal(key_x, origin.mean.shape, y.dtype)
 
         def bound(network: MLP) -> tuple[Array, tuple[Array, Array]]:
             """The bound, through the draws only: that is what makes its gradient the doubly reparameterised one."""
-            x, z = proposal.propose(network, read, of, eps)
+            x, z = filtering.propose(network, read, of, eps)
             misfit = jnp.where(seen, y - state.emission(filtering.heard(state, x)), 0.0) ** 2 / jnp.exp(log_obs_noise)
             target = jnp.sum(misfit, axis=1) + jnp.sum((x - origin.mean) ** 2 / origin.variance, axis=1)
             # Relative to what the choice of the ancestor has counted already; zero behind a linear g.
-            log_ratio = 0.5 * (of.distance - target) - proposal.log_proposal(state.learned.proposal, read, z)
+            log_ratio = 0.5 * (of.distance - target) - filtering.log_proposal(state.learned.proposal, read, z)
             weights = jax.lax.stop_gradient(jax.nn.softmax(log_weight + log_ratio))
             return len(x) * jnp.sum(weights**2 * log_ratio), (x, log_ratio)
 
         proposal_gradient, (new, log_ratio) = jax.grad(bound, has_aux=True)(state.learned.proposal)
         log_weight, new = jax.nn.log_softmax(log_weight + log_ratio), filtering.heard(state, new)
 
-        noise_gradient, weight_slope = adaptation.noise_gradient(state, particles, loosened, y, usual)
+        noise_gradient, weight_slope = adaptation.noise_gradient(state, particles, loosened, y, verdict.usual)
 
         def draw(origin: Moved, log_noise: Array) -> Array:
-            return proposal.propose(
-                state.learned.proposal, read, filtering.condition(state, origin, log_noise, y), eps
-            )[0]
+            of = filtering.condition(state, origin, log_noise, y)
+            return filtering.propose(state.learned.proposal, read, of, eps)[0]
 
         slope = adaptation.push(draw, origin, log_obs_noise)
         # Before the first sample there was no past: it is taken to have been the same.
-        past = jnp.where(jnp.any(state.loose > 0) & learns, _tiled(new, particles.x.shape[1]), particles.x[ancestors])
-        past_slope = particles.x_slope[ancestors]
-        x = with_past(new, past)
-        x_slope = jax.vmap(with_past, in_axes=1, out_axes=1)(slope, past_slope)
+        dx, rows = particles.x.shape[1], new.shape[1]
+        first = jnp.any(state.loose > 0) & learns
+        x = with_past(new, jnp.where(first, new[:, np.arange(dx) % rows], particles.x[ancestors]))
+        x_slope = jax.vmap(with_past, in_axes=1, out_axes=1)(slope, particles.x_slope[ancestors])
         limit = 10.0 * jnp.sqrt(state.spread[1])
-        mean, cov = filtering.regress(particles, ancestors, origin, new, filtering.prior(state, f), counts)
-        weight = jnp.exp(log_weight)
-        weight_slope = weight_slope[ancestors]
-        moved_particles = Particles(
-            x,
-            log_weight,
-            mean,
-            cov,
-            jnp.clip(x_slope, -limit, limit),
-            jnp.clip(weight_slope - weight @ weight_slope, -_STEEP, _STEEP),
-        )
+        weight, weight_slope = jnp.exp(log_weight), weight_slope[ancestors]
 
-        learned, adam = adaptation.learn(
-            state,
-            noise_gradient,
-            proposal_gradient,
-            lambda: adaptation.kernel_gradient(state, particles, f.basis, free, y, c),
-            counts,
-        )
+        def kernel_gradient() -> KernelParameters:
+            return adaptation.kernel_gradient(state, particles, f.basis, free, y, c)
+
+        learned, adam = adaptation.learn(state, noise_gradient, proposal_gradient, kernel_gradient, verdict)
         state_mean, state_cov = weighted_moments(x, weight)
         spread = running_spread(state.spread, state_mean, state.count, learns)
         updated = replace(
             state,
-            particles=moved_particles,
+            particles=Particles(
+                x,
+                log_weight,
+                *filtering.regress(particles, ancestors, origin, new, filtering.prior(state, f), verdict),
+                jnp.clip(x_slope, -limit, limit),
+                jnp.clip(weight_slope - weight @ weight_slope, -_STEEP, _STEEP),
+            ),
             basis=f.basis,
             learned=adaptation.bounded(state, learned, spread[1]),
             adam=adam,
@@ -233,26 +225,23 @@ class SVMC(OnlineStateSpace):
     @staticmethod
     def transition(state: SVMCState, x: Array) -> tuple[Array, Array]:
         """f with W integrated out, averaged over the particles."""
-        f, particles, rows = state.learned.kernel.expand(state.basis), state.particles, len(state.unit)
-        h, open_share = f.features(x)
-        weight, dx = jax.nn.softmax(particles.log_weight), particles.x.shape[1]
-        mean, cov = jax.vmap(weighted_moments, in_axes=(1, None, 1))(particles.mean, weight, particles.cov)
-        variance = jnp.einsum("nf,kfg,ng->nk", h, cov, h) + open_share[:, None] * f.amplitude
-        return with_past(x[:, :rows] + h @ mean.T, x[:, :dx]), jnp.pad(variance, ((0, 0), (0, dx - rows)))
+        particles, weight = state.particles, jax.nn.softmax(state.particles.log_weight)
+        moments = jax.vmap(weighted_moments, in_axes=(1, None, 1))(particles.mean, weight, particles.cov)
+        return state.learned.kernel.expand(state.basis).moments(x, *moments)
 
     @staticmethod
     def process_noise(state: SVMCState) -> Array:
-        """As learned so far; the past has none."""
-        return jnp.pad(jnp.exp(state.learned.noise.process), (0, state.particles.x.shape[1] - len(state.unit)))
+        """Variances (k,) as learned so far."""
+        return jnp.exp(state.learned.noise.process)
 
 
 def _distance(residual: Array, cov: Array, seen: Array) -> Array:
-    """Squared Mahalanobis length of what was seen, per channel."""
+    """Squared Mahalanobis length of what was seen."""
     std = jnp.sqrt(jnp.diagonal(cov))
     both = seen[:, None] & seen
     correlation = jnp.where(both, cov / std[:, None] / std, jnp.eye(len(std), dtype=cov.dtype))
     scaled = jnp.where(seen, residual / std, 0.0)
-    return scaled @ jnp.linalg.solve(correlation, scaled) / jnp.maximum(jnp.sum(seen), 1)
+    return scaled @ jnp.linalg.solve(correlation, scaled)
 
 
 def _ancestors(key: Array, log_weight: Array) -> tuple[Array, Array]:
@@ -261,7 +250,3 @@ def _ancestors(key: Array, log_weight: Array) -> tuple[Array, Array]:
     again = jnp.sum(weight**2) * num * _RESAMPLE > 1.0
     drawn = systematic(weight, jax.random.uniform(key, (), weight.dtype), num)
     return jnp.where(again, drawn, jnp.arange(num)), jnp.where(again, -jnp.log(1.0 * num), log_weight)
-
-
-def _tiled(new: Float[Array, "n k"], dx: int) -> Float[Array, "n dx"]:
-    return jnp.tile(new, (1, -(-dx // new.shape[1])))[:, :dx]

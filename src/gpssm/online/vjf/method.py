@@ -37,7 +37,7 @@ from gpssm.numerics.networks import MLP
 from gpssm.online import paths
 from gpssm.online.base import Info, OnlineStateSpace
 from gpssm.online.outliers import judge
-from gpssm.online.vjf import adaptation, inference
+from gpssm.online.vjf import inference
 from gpssm.online.vjf.inference import Learned, Recognition, Scales, Site, VJFState, Weights, features, prior
 from gpssm.plumbing.catalogue import saved
 
@@ -55,9 +55,13 @@ _RAISED = 2.0  # that the logarithm of Q grows at most by when the system has ch
 class VJF(OnlineStateSpace):
     """Variational joint filtering. `VJF(state_dim).start()` is ready to learn.
 
-    Args, besides those of `OnlineStateSpace`:
+    Args, besides those of `gpssm.online.base.OnlineStateSpace`:
         num_inducing: number of radial basis functions, shared by all state dimensions.
         hidden: width of the recognition network.
+
+    >>> import gpssm
+    >>> gpssm.VJF(1, obs_noise=0.01).start()  # of known observation noise, a variance
+    <VJF stream: 0 sample(s), 1 state(s)>
     """
 
     num_inducing: int = 40
@@ -115,27 +119,26 @@ class VJF(OnlineStateSpace):
         dx = len(state.mean)
         scales = state.scales
         c = (c - scales.shift[dx:]) / scales.scale[dx:]
-        state = adaptation.place(state, c)
+        state = inference.place(state, c)
         seen = ~jnp.isnan(y)
         predicted = inference.predict(state, state.learned, c)
         score, distance = inference.log_score(predicted, jnp.exp(state.learned.obs_noise), y)
 
-        verdict = judge(distance / jnp.maximum(jnp.sum(seen), 1), state.rejected)
+        verdict = judge(distance, jnp.sum(seen), state.rejected)
         free = predicted._replace(cov=predicted.cov * verdict.freedom)
         site = inference.recognise(state, state.learned, free, y, c)
         trusted = Site(*(part / verdict.doubt for part in site))
         mean, var = inference.product(free.mean, free.cov, trusted)
         weights = inference.least_squares(state.weights, predicted, site)
-        regular = jnp.any(seen) & verdict.usual
         before = prior(scales.step, weights.mean.shape[1])
         weights = weights._replace(cov=weights.cov + _FORGET * (before - weights.cov))
-        weights = jax.tree.map(lambda new, old: jnp.where(regular, new, old), weights, state.weights)
+        weights = jax.tree.map(lambda new, old: jnp.where(verdict.usual, new, old), weights, state.weights)
 
         gradient = jax.grad(lambda learned: inference.bound(state, learned, y, c))(state.learned)
-        learned, adam = adaptation.climb(state, gradient, jnp.any(seen), verdict.usual)
+        learned, adam = inference.climb(state, gradient, verdict)
         # Where the system has changed, f is wrong: what is wrong with it is noise until it is learned.
         raised = learned.process_noise + verdict.raised(_RAISED)
-        learned = adaptation.bounded(state, learned._replace(process_noise=raised))
+        learned = inference.bounded(state, learned._replace(process_noise=raised))
         new = replace(
             state,
             mean=mean,
@@ -143,8 +146,8 @@ class VJF(OnlineStateSpace):
             weights=weights,
             learned=learned,
             adam=adam,
-            count=state.count + jnp.where(jnp.any(seen), 1.0, 0.0),
-            rejected=jnp.where(jnp.any(seen), verdict.rejected, state.rejected),
+            count=state.count + jnp.where(verdict.seen, 1.0, 0.0),
+            rejected=jnp.where(verdict.seen, verdict.rejected, state.rejected),
         )
         output_var = jnp.diagonal(predicted.output_cov) + jnp.exp(state.learned.obs_noise)
         scale = scales.scale[:dx]
@@ -184,12 +187,11 @@ class VJF(OnlineStateSpace):
         dx, k, scales = len(state.mean), len(state.scales.step), state.scales
         z = (x - scales.shift) / scales.scale
         h = jax.vmap(lambda row: features(state, state.learned, row[None, :dx], row[dx:])[0])(z)
-        mean = with_past(x[:, :k] + scales.scale[:k] * (h @ state.weights.mean.T), x[:, :dx])
-        var = scales.scale[:k] ** 2 * jnp.einsum("nf,dfg,ng->nd", h, state.weights.cov, h)
-        return mean, jnp.pad(var, ((0, 0), (0, dx - k)))
+        mean, var = h @ state.weights.mean.T, jnp.einsum("nf,dfg,ng->nd", h, state.weights.cov, h)
+        return x[:, :k] + scales.scale[:k] * mean, scales.scale[:k] ** 2 * var
 
     @staticmethod
     def process_noise(state: VJFState) -> Array:
-        """As learned so far; the past has none."""
-        k = len(state.scales.step)
-        return jnp.pad(state.scales.scale[:k] ** 2 * jnp.exp(state.learned.process_noise), (0, len(state.mean) - k))
+        """Variances (k,) as learned so far."""
+        log_noise = state.learned.process_noise
+        return state.scales.scale[: len(log_noise)] ** 2 * jnp.exp(log_noise)

@@ -1,0 +1,139 @@
+"""Candidates for the initialisation of a model with hidden states, and the recordings that they are compared on.
+
+A candidate is a skeleton, linear ones among them. The end of every recording is held back while candidates are
+compared: the error of a simulation that runs on into the last quarter goes with the error on later data far better
+than the loss does, which rewards learning by heart. What was chosen then learns from everything.
+"""
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpssm.models.scaling import moments
+from gpssm.training import skeleton
+from gpssm.training.skeleton import SkeletonFit, SkeletonProblem
+
+NDArray = np.ndarray
+
+SIDE_BY_SIDE = 4  # candidates at a time: what they need stays in the cache of the processor
+PROCESS_NOISE = 1e-3  # initial standardised variance, where nothing says more
+_ITERATIONS = 10  # in one compiled call
+_MANY = 320  # parameters, from which on half of the calls must do
+_HELD = 0.25  # share of every recording that is held back
+_LEAST_HELD = 20  # samples; with fewer nothing can be learned from holding them back
+_LEAST_LEARNED = 40
+
+Kind = Literal["gp", "linear", "one step"]
+
+
+class Recordings(NamedTuple):
+    """Standardised recordings, continued to one length: missing outputs, zero inputs."""
+
+    outputs: NDArray  # (s, t, dy)
+    inputs: NDArray  # (s, t, dc)
+    lengths: tuple[int, ...]
+    cuts: tuple[int, ...]
+    """How much of every recording is learned from; what comes after is held back."""
+
+    @classmethod
+    def of(cls, outputs: list[NDArray], inputs: list[NDArray], *, hold_back: bool = True) -> "Recordings":
+        """From recordings (T_i, dy) and (T_i, dc) that are standardised already."""
+        lengths = tuple(map(len, outputs))
+        longest = max(lengths)
+        cuts = lengths
+        if hold_back:
+            cuts = tuple(n - held if (held := int(_HELD * n)) >= 2 else n for n in lengths)
+            if sum(lengths) - sum(cuts) < _LEAST_HELD or sum(cuts) < _LEAST_LEARNED:
+                cuts = lengths
+        return cls(stack(outputs, longest, np.nan), stack(inputs, longest, 0.0), lengths, cuts)
+
+    @classmethod
+    def standardised(cls, outputs: list[NDArray], inputs: list[NDArray]) -> "Recordings":
+        """From recordings (T_i, dy) and (T_i, dc) in the user's units; the end of each is held back."""
+        (y_shift, y_scale), (c_shift, c_scale) = moments(outputs), moments(inputs)
+        return cls.of([(y - y_shift) / y_scale for y in outputs], [(c - c_shift) / c_scale for c in inputs])
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether the end of any recording is held back."""
+        return self.cuts != self.lengths
+
+    @property
+    def output_dim(self) -> int:
+        """dy."""
+        return int(self.outputs.shape[2])
+
+    def early(self) -> tuple[list[NDArray], list[NDArray]]:
+        """Outputs and inputs without what is held back."""
+        return (
+            [y[:cut] for y, cut in zip(self.outputs, self.cuts, strict=True)],
+            [c[:cut] for c, cut in zip(self.inputs, self.cuts, strict=True)],
+        )
+
+    def learned(self) -> NDArray:
+        """Outputs (s, t, dy) of which those held back are missing."""
+        after = np.arange(self.outputs.shape[1]) >= np.asarray(self.cuts)[:, None]
+        return np.where(after[:, :, None], np.nan, self.outputs)
+
+    def error(self, states: NDArray) -> float:
+        """Root mean square error of simulated states (s, t, dx), on what is held back; on everything if nothing is."""
+        truth = np.where(np.isnan(self.learned()), self.outputs, np.nan) if self.holds_back else self.outputs
+        error = states[..., : self.output_dim] - truth
+        return float(np.sqrt(np.nanmean(error**2))) if not np.isnan(error).all() else np.inf
+
+
+def stack(arrays: list[NDArray], length: int, value: float) -> NDArray:
+    """Recordings (s, length, n), each continued with `value`."""
+    return np.stack([np.pad(a, ((0, length - len(a)), (0, 0)), constant_values=value) for a in arrays])
+
+
+class Candidate(NamedTuple):
+    """A skeleton that a model can be initialised from: all of it as NumPy arrays."""
+
+    problem: SkeletonProblem
+    fit: SkeletonFit
+    error: float
+    """Root mean square of its simulation's error, over what was held back; over everything if nothing was."""
+    obs: NDArray
+    """Initial variance of the observation noise, by output."""
+    process: NDArray
+    """Initial variance of the process noise, by state."""
+    kind: Kind = "gp"
+    """A skeleton with a GP; a linear model whose simulation is close; a linear model whose single steps are."""
+
+    @property
+    def order(self) -> int:
+        """Its number of states."""
+        return len(self.fit.skeleton.log_scale)
+
+
+def fit_all(
+    problems: list[SkeletonProblem], data: Recordings, calls: int, fits: list[SkeletonFit] | None = None
+) -> list[SkeletonFit]:
+    """Iterations of all problems side by side; from where `fits` ended, if they are given."""
+    count = len(problems)
+    if sum(part.size for part in problems[0].guess) > _MANY:
+        calls = -(-calls // 2)
+    dampings = [np.asarray(1e-2)] * count
+    if fits is not None:
+        problems = [p._replace(guess=f.skeleton) for p, f in zip(problems, fits, strict=True)]
+        dampings = [f.damping for f in fits]
+    # As many as every other call has: another number would be compiled for itself.
+    padding = -count % SIDE_BY_SIDE
+    padded = [*zip(problems, dampings, strict=True), *[(problems[-1], dampings[-1])] * padding]
+    stacked, damping = jax.tree.map(lambda *parts: jnp.asarray(np.stack(parts)), *padded)
+    outputs, inputs = jnp.asarray(data.learned()), jnp.asarray(data.inputs)
+    for _ in range(calls):
+        now = skeleton.fit(stacked, damping, outputs, inputs, iterations=_ITERATIONS)
+        stacked, damping = stacked._replace(guess=now.skeleton), now.damping
+    arrays = jax.tree.map(np.asarray, now)
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], arrays) for i in range(count)]
+
+
+def rated(problem: SkeletonProblem, fit: SkeletonFit, data: Recordings, kind: Kind) -> Candidate:
+    """A fit with its error, and half of the variance that it does not explain as observation noise."""
+    residual = np.nanmean((fit.states[..., : data.output_dim] - data.learned()) ** 2, axis=(0, 1))
+    process = np.full(fit.states.shape[2], PROCESS_NOISE)
+    return Candidate(problem, fit, data.error(fit.states), 0.5 * residual, process, kind)
