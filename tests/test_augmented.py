@@ -124,15 +124,20 @@ def test_an_inserted_inducing_input_changes_nothing_that_is_known() -> None:
     cov = _random_cov(rng, dx + dx * width)
     of = AugmentedState(jnp.asarray(rng.normal(size=dx + dx * width)), jnp.asarray(cov))
     s = jnp.asarray([0.4, -0.3])
-    joining, wider = jax.jit(Expansion.join)(f, jnp.asarray(3), s)
-    new = jax.jit(augmented.insert, static_argnums=1)(of, dx, joining, amplitude)
+
+    @jax.jit
+    def place() -> tuple[AugmentedState, Expansion]:
+        return f.placed(of, s, 0.0, jnp.asarray(True), lambda joining: augmented.insert(of, dx, joining, amplitude))
+
+    new, wider = place()
+    np.testing.assert_array_equal(wider.basis.used, [1.0, 1.0, 1.0, 1.0, 0.0])
 
     others = np.array([i for i in range(dx + dx * width) if i not in (dx + 3, dx + width + 3)])
     np.testing.assert_array_equal(np.asarray(new.mean)[others], np.asarray(of.mean)[others])
     np.testing.assert_array_equal(np.asarray(new.cov)[np.ix_(others, others)], cov[np.ix_(others, others)])
     assert np.linalg.eigvalsh(np.asarray(new.cov)).min() > 0
 
-    h_new, open_new = Expansion.of(wider, kernel, amplitude).features(s[None])
+    h_new, open_new = wider.features(s[None])
     h_old, open_old = f.features(s[None])
     for d in range(dx):
         rows = slice(dx + d * width, dx + (d + 1) * width)
