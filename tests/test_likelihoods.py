@@ -84,6 +84,26 @@ def test_student_t_in_a_kalman_update(nu: float, spread: float) -> None:
         np.testing.assert_allclose(1.0 + gain * (y - 1.0), mean, atol=2e-3)
 
 
+@pytest.mark.parametrize("nu", [2.3, 4.0, 10.0, 30.0, 300.0])
+@pytest.mark.parametrize("spread", [0.01, 1.0, 300.0])
+def test_the_further_an_outlier_the_smaller_the_move(nu: float, spread: float) -> None:
+    """Oracle: E[x | y] by quadrature over w. Beyond some distance the move falls, towards zero."""
+    distances = np.geomspace(1.0, 1e6, 60)
+    log_w = np.linspace(-40.0, 2.0, 200_001)
+    total = spread + np.exp(-log_w)
+    moves = []
+    for distance in distances:
+        matched = match(StudentT([1.0], nu), jnp.asarray([distance]), jnp.zeros(1), jnp.full((1, 1), spread))
+        moves.append(distance * spread / (spread + float(matched.variance[0])))
+        score = 0.5 * nu * (log_w - np.exp(log_w)) - 0.5 * (distance**2 / total + np.log(total))
+        weights = np.exp(score - score.max())
+        expected = distance * spread * np.sum(weights / total) / np.sum(weights)
+        np.testing.assert_allclose(moves[-1], expected, rtol=5e-3)
+    largest = int(np.argmax(moves))
+    assert largest < 45 and np.all(np.diff(moves[largest:]) < 0)
+    np.testing.assert_allclose(moves[-1], spread * (nu + 1.0) / distances[-1], rtol=1e-2)
+
+
 def assimilated(likelihood: Likelihood, y: np.ndarray, update: ensemble.Update) -> ensemble.Filtered:
     rng = np.random.default_rng(1)
     emission = LinearEmission(rng.normal(size=(3, 2)), rng.normal(size=3))

@@ -309,7 +309,9 @@ def test_a_linear_mean_is_kept_a_contraction() -> None:
     _, columns = exact_posterior(model, y, c)
     states, windows = Given(in_windows(columns, LENGTH)), jax.tree.map(jnp.asarray, cut([y], [c], LENGTH))
     objectives = {True: contracting(elbo), False: elbo}
-    run = jax.jit(lambda learner, contract: objectives[contract](learner, 0.0, windows, KEY, 4)[0], static_argnums=1)
+    run = jax.jit(
+        lambda learner, contract: objectives[contract](learner, jnp.zeros(()), windows, KEY, 4)[0], static_argnums=1
+    )
     bounds = [
         float(run(jax.tree.map(jnp.asarray, Learner(each, states)), contract))
         for each, contract in ((scaled, True), (contracted(scaled), False), (scaled, False))

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from gpssm.filters.ensemble import Emission, with_inputs
+from gpssm.filters.ensemble import with_inputs
 from gpssm.gp.basis import Expansion, Joining
+from gpssm.models.emission import Emission
 from gpssm.numerics.linalg import cholesky, solve_lower, solve_lower_transposed
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Covariance

@@ -24,12 +24,13 @@ Three ways to update the members:
 """
 
 from collections.abc import Callable
-from typing import Annotated, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from gpssm.models.emission import Emission
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.noise import Likelihood, Noise, num_draws
 from gpssm.numerics.linalg import cholesky, gaussian_log_density, solve_lower, solve_lower_transposed
@@ -75,18 +76,8 @@ class Filtered(NamedTuple):
     log_likelihood: Float[Array, ""]
 
 
-@runtime_checkable
-class Emission(Protocol):
-    """What the filter needs to know of g: `y = g(x)`, and its matrix when g is linear."""
-
-    def __call__(self, x: Float[Array, "n dx"]) -> Float[Array, "n dy"]: ...
-
-    @property
-    def matrix(self) -> Float[Array, "dy dx"] | None: ...
-
-
 def sample_moments(members: Float[Array, "n dx"]) -> tuple[Float[Array, " dx"], Float[Array, "dx dx"]]:
-    """Mean and unbiased covariance of the members. Cost O(n dx^2)."""
+    """Mean (dx,) and unbiased covariance (dx, dx) of the members. Cost O(n dx^2)."""
     mean = jnp.mean(members, axis=0)
     anomalies = members - mean
     return mean, anomalies.T @ anomalies / (members.shape[0] - 1)
@@ -183,10 +174,19 @@ def update(
     variance: Float[Array, " dy"],
     noise: Float[Array, "n dy"] | None = None,
 ) -> Filtered:
-    """Condition the members on `y`, which has Gaussian noise of this `variance`.
+    """Condition the members on `y`. Cost O(n dx dy + dy^3).
 
-    With standard normal draws `noise` by perturbed observations, without them by square root.
-    A NaN in `y` leaves that channel out. Cost O(n dx dy + dy^3).
+    Args:
+        predicted, observed: what `predict` and `observe` return.
+        y: the sample, with Gaussian noise of this `variance`; a NaN leaves that channel out.
+        noise: standard normal draws for perturbed observations; without them the update is by square root.
+
+    >>> from gpssm.models import LinearEmission
+    >>> members = jnp.array([[-1.0], [1.0]])
+    >>> ahead = Predicted(members, *sample_moments(members), members, jnp.zeros((1, 1)))
+    >>> found = update(ahead, observe(LinearEmission([[1.0]], [0.0]), ahead), jnp.array([4.0]), jnp.array([2.0]))
+    >>> [round(float(v), 3) for v in (found.mean[0], found.cov[0, 0], found.members.mean())]  # half way
+    [2.0, 1.0, 2.0]
     """
     seen = _Seen.of(y, variance)
     chol = seen.factor(observed.cov)
@@ -273,7 +273,7 @@ class FilterSettings(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What a filter leaves behind, one entry per time step."""
+    """Predictions and filtered states, one entry per time step."""
 
     predicted: Predicted
     filtered: Filtered
@@ -348,12 +348,24 @@ def run(
     key: Array,
     options: Options,
 ) -> Trace:
-    """Filter one recording; `first` holds the members one step before the first sample."""
-    (length, output_dim), (num_members, state_dim) = outputs.shape, first.shape
+    """Filter one recording.
+
+    Args:
+        transition: from `[x, c]` (n, dx + dc) to the mean of f and a noise that says what is not known of it.
+        observing, options: the rest of the model, and how members are moved and updated.
+        first: the members one step before the first sample; an input acts on the way to the output of its row.
+
+    >>> from gpssm.models import DiagonalNoise, LinearEmission
+    >>> still = lambda x: (x, DiagonalNoise(jnp.zeros_like(x)))
+    >>> seen = Observing(DiagonalNoise([0.1]), LinearEmission([[1.0]], [0.0]), DiagonalNoise([0.1]))
+    >>> first, key = jnp.linspace(-1.0, 1.0, 100)[:, None], jax.random.key(1)
+    >>> trace = run(still, seen, first, jnp.full((20, 1), 5.0), jnp.zeros((20, 0)), key, Options())
+    >>> trace.mean.shape, round(float(trace.mean[-1, 0]), 1)
+    ((20, 1), 5.0)
+    """
+    length, output_dim = outputs.shape
     kinds = moving_draws(transition, with_inputs(first, inputs[0]), observing.process_noise)
-    draws = draw_noise(
-        key, length, num_members, state_dim, output_dim, kinds=kinds, options=options, dtype=outputs.dtype
-    )
+    draws = draw_noise(key, length, *first.shape, output_dim, kinds=kinds, options=options, dtype=outputs.dtype)
 
     def body(members: Array, now: tuple[Array, Array, Array, Array | None]) -> tuple[Array, Trace]:
         y, c, process_draws, obs_draws = now
@@ -367,7 +379,7 @@ def run(
 def filter_recording(
     model: GPSSM, members: Array | None, outputs: Array, inputs: Array, key: Array, settings: FilterSettings
 ) -> Trace:
-    """The filter as `gpssm.filters.FILTERS` knows it: from `members`, or from p(x_0)."""
+    """The filter as `gpssm.filters.FILTERS` knows it: from `members` (n, dx), or from p(x_0)."""
     key_x0, key_noise = jax.random.split(key)
     if members is None:
         shape = (settings.num_members, model.state_dim)
@@ -413,7 +425,7 @@ def draw_noise(
 
 
 def smooth(trace: Trace) -> tuple[Float[Array, "t dx"], Float[Array, "t dx dx"]]:
-    """Ensemble Rauch-Tung-Striebel smoother: means and covariances given all observations.
+    """Ensemble Rauch-Tung-Striebel smoother: means (T, dx) and covariances (T, dx, dx) given all observations.
 
         x^s_t = x_t + J_t (x^s_{t+1} - xbar_{t+1}),   J_t = cov(x_t, xbar_{t+1}) cov(xbar_{t+1})^{-1}
 
@@ -432,8 +444,7 @@ def smooth(trace: Trace) -> tuple[Float[Array, "t dx"], Float[Array, "t dx dx"]]
         return smoothed, sample_moments(smoothed)
 
     last = trace.filtered.members[-1]
-    _, (means, covs) = jax.lax.scan(
-        body, last, (trace.filtered.members[:-1], trace.predicted.members[1:]), reverse=True
-    )
+    pairs = trace.filtered.members[:-1], trace.predicted.members[1:]
+    _, (means, covs) = jax.lax.scan(body, last, pairs, reverse=True)
     mean, cov = sample_moments(last)
     return jnp.concatenate([means, mean[None]]), jnp.concatenate([covs, cov[None]])

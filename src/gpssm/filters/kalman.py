@@ -19,7 +19,7 @@ from gpssm.plumbing.contents import Covariance
 
 @saved
 class Gaussian(NamedTuple):
-    """Mean and covariance of a state."""
+    """Mean and covariance of a state, or of the states at all times."""
 
     mean: Float[Array, "*t dx"]
     cov: Covariance[Float[Array, "*t dx dx"]]
@@ -27,7 +27,7 @@ class Gaussian(NamedTuple):
 
 @saved
 class System(NamedTuple):
-    """The matrices of a linear Gaussian system."""
+    """The matrices A, Q, C, R and the vector d of a linear Gaussian system; Q and R are covariances."""
 
     transition: Float[Array, "dx dx"]
     process_cov: Covariance[Float[Array, "dx dx"]]
@@ -45,15 +45,25 @@ class Trace(NamedTuple):
 
 
 def predict(state: Gaussian, system: System, offset: Float[Array, " dx"]) -> Gaussian:
-    """Move one step: `N(A m + b, A P A^T + Q)`. Cost O(dx^3)."""
+    """Move one step: `N(A m + b, A P A^T + Q)`; `offset` is b. Cost O(dx^3).
+
+    >>> walk = System(jnp.eye(1), jnp.eye(1), jnp.eye(1), jnp.zeros(1), jnp.eye(1))
+    >>> predict(Gaussian(jnp.array([3.0]), jnp.array([[2.0]])), walk, jnp.zeros(1)).cov.tolist()
+    [[3.0]]
+    """
     a = system.transition
     return Gaussian(a @ state.mean + offset, a @ state.cov @ a.T + system.process_cov)
 
 
 def update(state: Gaussian, system: System, y: Float[Array, " dy"]) -> tuple[Gaussian, Float[Array, ""]]:
-    """Condition on `y`; returns the state and `log N(y | C m, C P C^T + R)`. Cost O(dx^2 dy + dy^3).
+    """Condition on `y`; returns the state and `log N(y | C m + d, C P C^T + R)`. Cost O(dx^2 dy + dy^3).
 
     The covariance is updated in Joseph's form, which stays positive definite.
+
+    >>> walk = System(jnp.eye(1), jnp.eye(1), jnp.eye(1), jnp.zeros(1), jnp.eye(1))
+    >>> state, _ = update(Gaussian(jnp.zeros(1), jnp.eye(1)), walk, jnp.array([4.0]))
+    >>> round(float(state.mean[0]), 3), round(float(state.cov[0, 0]), 3)  # half way
+    (2.0, 0.5)
     """
     seen = ~jnp.isnan(y)
     both = seen[:, None] & seen[None, :]
@@ -75,7 +85,22 @@ def update(state: Gaussian, system: System, y: Float[Array, " dy"]) -> tuple[Gau
 def filter(
     system: System, initial: Gaussian, outputs: Float[Array, "t dy"], offsets: Float[Array, "t dx"] | None = None
 ) -> Trace:
-    """Filter a recording; `initial` is the state one step before the first sample."""
+    """Filter a recording.
+
+    Args:
+        system: the matrices.
+        initial: the state one step before the first sample.
+        outputs: NaN where a value is missing.
+        offsets: b_t, zero if not given.
+
+    Returns:
+        Predicted and filtered states at every time, and log-likelihoods in nats.
+
+    >>> walk = System(jnp.eye(1), jnp.eye(1), jnp.eye(1), jnp.zeros(1), jnp.eye(1))
+    >>> trace = filter(walk, Gaussian(jnp.zeros(1), jnp.eye(1)), jnp.array([[1.0], [jnp.nan], [2.0]]))
+    >>> [round(float(v), 2) for v in trace.filtered.mean[:, 0]]
+    [0.67, 0.67, 1.64]
+    """
     if offsets is None:
         offsets = jnp.zeros((outputs.shape[0], initial.mean.shape[0]), outputs.dtype)
 
@@ -89,10 +114,16 @@ def filter(
 
 
 def smooth(system: System, trace: Trace, outputs: Float[Array, "t dy"]) -> Gaussian:
-    """States given all samples (Bryson-Frazier). Cost O(T dx^3).
+    """States (T, dx) and covariances (T, dx, dx) given all samples, from what `filter` returns. Cost O(T dx^3).
 
-    Works backwards with the score r_t = d log p(y_{t:T}) / d m_t and its information N_t, so that no
-    covariance of a state is inverted: in a companion form they are singular.
+    Bryson and Frazier's form, which works backwards with the score r_t = d log p(y_{t:T}) / d m_t and its information
+    N_t, so that no covariance of a state is inverted: in a companion form they are singular.
+
+    >>> walk = System(jnp.eye(1), jnp.eye(1), jnp.eye(1), jnp.zeros(1), jnp.eye(1))
+    >>> outputs = jnp.array([[1.0], [jnp.nan], [2.0]])
+    >>> states = smooth(walk, filter(walk, Gaussian(jnp.zeros(1), jnp.eye(1)), outputs), outputs)
+    >>> [round(float(v), 2) for v in states.mean[:, 0]]
+    [0.91, 1.27, 1.64]
     """
     eye = jnp.eye(trace.predicted.mean.shape[1], dtype=outputs.dtype)
 

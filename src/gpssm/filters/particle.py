@@ -67,7 +67,17 @@ def run(
 ) -> Trace:
     """Filter one recording; arguments as in `ensemble.run`, where `first` has equal weights.
 
-    The exponential of the summed log-likelihood is an unbiased estimate of `p(y_1, ..., y_T)`.
+    Returns:
+        Moments and log-likelihoods in nats at every time, and particles after the last sample. The exponential of
+        the summed log-likelihood is an unbiased estimate of `p(y_1, ..., y_T)`.
+
+    >>> from gpssm.models import DiagonalNoise, LinearEmission
+    >>> still = lambda x: (x, DiagonalNoise(jnp.zeros_like(x)))
+    >>> seen = Observing(DiagonalNoise([1.0]), LinearEmission([[1.0]], [0.0]), DiagonalNoise([1.0]))
+    >>> first = jax.random.normal(jax.random.key(0), (20_000, 1))
+    >>> trace = run(still, seen, first, jnp.array([[3.0]]), jnp.zeros((1, 0)), jax.random.key(1))
+    >>> round(float(trace.mean[0, 0]), 1)  # two thirds of the way, as the exact filter
+    2.0
     """
     num_particles, state_dim = first.shape
     equal = jnp.full(num_particles, -jnp.log(num_particles), first.dtype)

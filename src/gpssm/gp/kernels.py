@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from gpssm.numerics.fastmath import exp
@@ -21,24 +22,28 @@ from gpssm.numerics.parameters import Leaf, parameter
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import shape
 
-
-class Cross(eqx.Module):
-    """`k(Z, x)` as a function of `x`, for fixed inducing inputs `Z` (m, d)."""
-
-    @abstractmethod
-    def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "m n"]: ...
+Cross = Callable[[Float[Array, "n d"]], Float[Array, "m n"]]
+"""`k(Z, x)` as a function of `x`, for fixed inducing inputs `Z` (m, d); a tree of arrays (`Partial`)."""
 
 
 class Kernel(eqx.Module):
-    """A positive-definite function of two inputs."""
+    """A positive-definite function of two inputs, `kernel(x, z)`: (n, d) and (m, d) to (n, m).
+
+    Kernels are added and multiplied; a method takes one with the length scales of all inputs, or with one for all of
+    them, in standardised units.
+
+    >>> kernel = RBF(lengthscale=2.0) + RBF(lengthscale=0.5, variance=0.1) * Matern32()
+    >>> round(float(kernel(jnp.zeros((1, 2)), jnp.zeros((1, 2)))[0, 0]), 2)
+    1.1
+    """
 
     @abstractmethod
     def at(self, z: Float[Array, "m d"]) -> Cross:
-        """`k(z, .)`."""
+        """`k(z, .)`: a function from inputs (n, d) to (m, n)."""
 
     @abstractmethod
     def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """`k(x_i, x_i)`."""
+        """`k(x_i, x_i)`: the variances of f at the inputs."""
 
     @abstractmethod
     def expand(self, input_dim: int) -> "Kernel":
@@ -62,36 +67,16 @@ class Kernel(eqx.Module):
 # --- stationary kernels -------------------------------------------------------------------
 
 
-class _Quadratic(eqx.Module):
-    """`offset - |x - z|^2_l / 2` as ONE product `A [x*x, x, 1]`.
+def _quadratic(z: Array, lengthscale: Array, offset: Array) -> Float[Array, "m f"]:
+    """The matrix A of `offset - |x - z|^2_l / 2`, which is ONE product `A [x*x, x, 1]`.
 
     Written this way the backward pass of the time loop takes half the time of the textbook
     form: no (m, n, d) array of differences is ever made.
     """
-
-    matrix: Float[Array, "m f"]
-
-    @classmethod
-    def build(cls, z: Array, lengthscale: Array, offset: Array) -> "_Quadratic":
-        precision = lengthscale**-2
-        squares = jnp.broadcast_to(-0.5 * precision, z.shape)
-        constant = offset - 0.5 * jnp.sum(z * z * precision, axis=1)
-        return cls(jnp.concatenate([squares, z * precision, constant[:, None]], axis=1))
-
-    def __call__(self, x: Array) -> Array:
-        columns = x.T
-        features = jnp.concatenate([columns * columns, columns, jnp.ones((1, x.shape[0]), x.dtype)])
-        return self.matrix @ features
-
-
-class _StationaryCross(Cross):
-    quadratic: _Quadratic
-    variance: Array | None
-    correlation: Callable[[Array], Array] = eqx.field(static=True)
-
-    def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "m n"]:
-        correlation = self.correlation(self.quadratic(x))
-        return correlation if self.variance is None else self.variance * correlation
+    precision = jnp.broadcast_to(lengthscale, (z.shape[1],)) ** -2
+    squares = jnp.broadcast_to(-0.5 * precision, z.shape)
+    constant = offset - 0.5 * jnp.sum(z * z * precision, axis=1)
+    return jnp.concatenate([squares, z * precision, constant[:, None]], axis=1)
 
 
 def _distance(exponent: Array) -> Array:
@@ -115,10 +100,14 @@ class Stationary(Kernel):
 
     def at(self, z: Float[Array, "m d"]) -> Cross:
         variance = jnp.asarray(self.variance)
-        return _StationaryCross(self._quadratic(z, jnp.zeros_like(variance)), variance, self.correlation)
+        return Partial(self._cross, _quadratic(z, self.lengthscale, jnp.zeros_like(variance)), variance)
 
-    def _quadratic(self, z: Array, offset: Array) -> _Quadratic:
-        return _Quadratic.build(z, jnp.broadcast_to(self.lengthscale, (z.shape[1],)), offset)
+    @classmethod
+    def _cross(cls, matrix: Array, variance: Array | None, x: Array) -> Array:
+        columns = x.T
+        features = jnp.concatenate([columns * columns, columns, jnp.ones((1, x.shape[0]), x.dtype)])
+        correlation = cls.correlation(matrix @ features)
+        return correlation if variance is None else variance * correlation
 
     def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
         return jnp.broadcast_to(self.variance, (x.shape[0],))
@@ -130,7 +119,16 @@ class Stationary(Kernel):
 
 @saved
 class RBF(Stationary):
-    """`variance * exp(-r^2 / 2)`, `r` the distance in units of the length scales."""
+    """`variance * exp(-r^2 / 2)`, `r` the distance in units of the length scales: smooth sample paths.
+
+    Args:
+        lengthscale: (d,), or () for all inputs, in standardised units: how far f stays similar.
+        variance: () of f, squared standardised units.
+
+    >>> k = RBF(lengthscale=[1.0, 2.0], variance=3.0)(jnp.array([[0.0, 0.0]]), jnp.array([[1.0, 2.0], [0.0, 0.0]]))
+    >>> np.asarray(k, float).round(3).tolist()
+    [[1.104, 3.0]]
+    """
 
     @staticmethod
     def correlation(exponent: Array) -> Array:
@@ -138,12 +136,16 @@ class RBF(Stationary):
 
     def at(self, z: Float[Array, "m d"]) -> Cross:
         # The variance in the exponent saves a product in the time loop.
-        return _StationaryCross(self._quadratic(z, jnp.log(jnp.asarray(self.variance))), None, self.correlation)
+        return Partial(self._cross, _quadratic(z, self.lengthscale, jnp.log(jnp.asarray(self.variance))), None)
 
 
 @saved
 class Matern32(Stationary):
-    """`variance * (1 + sqrt(3) r) exp(-sqrt(3) r)`: once differentiable sample paths."""
+    """`variance * (1 + sqrt(3) r) exp(-sqrt(3) r)`: once differentiable sample paths. Arguments as those of `RBF`.
+
+    >>> np.asarray(Matern32()(jnp.zeros((1, 1)), jnp.array([[0.0], [1.0]])), float).round(3).tolist()
+    [[1.0, 0.483]]
+    """
 
     @staticmethod
     def correlation(exponent: Array) -> Array:
@@ -153,7 +155,11 @@ class Matern32(Stationary):
 
 @saved
 class Matern52(Stationary):
-    """`variance * (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)`: twice differentiable paths."""
+    """`variance * (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)`: twice differentiable paths. Arguments as of `RBF`.
+
+    >>> np.asarray(Matern52()(jnp.zeros((1, 1)), jnp.array([[0.0], [1.0]])), float).round(3).tolist()
+    [[1.0, 0.524]]
+    """
 
     @staticmethod
     def correlation(exponent: Array) -> Array:
@@ -175,7 +181,11 @@ class _Pair(Kernel):
     combine: ClassVar[Any]  # a static method of two arrays
 
     def at(self, z: Float[Array, "m d"]) -> Cross:
-        return _PairCross(self.left.at(z), self.right.at(z), self.combine)
+        return Partial(self._cross, self.left.at(z), self.right.at(z))
+
+    @classmethod
+    def _cross(cls, left: Cross, right: Cross, x: Array) -> Array:
+        return jnp.asarray(cls.combine(left(x), right(x)))
 
     def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
         return jnp.asarray(self.combine(self.left.diag(x), self.right.diag(x)))
@@ -184,25 +194,24 @@ class _Pair(Kernel):
         return type(self)(self.left.expand(input_dim), self.right.expand(input_dim))
 
 
-class _PairCross(Cross):
-    left: Cross
-    right: Cross
-    combine: Callable[[Array, Array], Array] = eqx.field(static=True)
-
-    def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "m n"]:
-        return self.combine(self.left(x), self.right(x))
-
-
 @saved
 class Sum(_Pair):
-    """`left(x, z) + right(x, z)`."""
+    """`left(x, z) + right(x, z)`, which is what `left + right` makes.
+
+    >>> Sum(RBF(), Matern32(variance=0.5)).diag(jnp.zeros((2, 1))).tolist()
+    [1.5, 1.5]
+    """
 
     combine = staticmethod(jnp.add)
 
 
 @saved
 class Product(_Pair):
-    """`left(x, z) * right(x, z)`."""
+    """`left(x, z) * right(x, z)`, which is what `left * right` makes. Variances of the parts have no unit of their own.
+
+    >>> Product(RBF(variance=2.0), Matern32(variance=3.0)).diag(jnp.zeros((2, 1))).tolist()
+    [6.0, 6.0]
+    """
 
     combine = staticmethod(jnp.multiply)
 

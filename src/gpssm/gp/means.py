@@ -17,7 +17,7 @@ from gpssm.plumbing.contents import Positive, shape
 
 
 class Mean(eqx.Module):
-    """A function from GP inputs to states."""
+    """A function from GP inputs (n, dx + dc) to states (n, dx), all standardised."""
 
     @abstractmethod
     def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n dx"]: ...
@@ -25,7 +25,14 @@ class Mean(eqx.Module):
 
 @saved
 class Zero(Mean):
-    """`0`: the paper's choice."""
+    """`0`: the paper's choice.
+
+    Args:
+        state_dim: dx.
+
+    >>> Zero(2)(jnp.ones((1, 3))).tolist()
+    [[0.0, 0.0]]
+    """
 
     state_dim: Annotated[int, shape("dx")] = eqx.field(static=True)
 
@@ -35,7 +42,14 @@ class Zero(Mean):
 
 @saved
 class Identity(Mean):
-    """`x`: the state stays where it is."""
+    """`x`: the state stays where it is.
+
+    Args:
+        state_dim: dx.
+
+    >>> Identity(2)(jnp.array([[1.0, 2.0, 7.0]])).tolist()  # the last is an input
+    [[1.0, 2.0]]
+    """
 
     state_dim: Annotated[int, shape("dx")] = eqx.field(static=True)
 
@@ -47,7 +61,12 @@ class Identity(Mean):
 class Linear(Mean):
     """`A [x, c] + b`, learned with everything else: any linear system is in reach.
 
-    Parameters: `weight` (dx, dx + dc), `bias` (dx,).
+    Args:
+        weight: A (dx, dx + dc).
+        bias: b (dx,).
+
+    >>> Linear([[0.5, 2.0]], [1.0])(jnp.array([[4.0, 3.0]])).tolist()
+    [[9.0]]
     """
 
     weight: Annotated[Leaf, shape("dx d")] = parameter("real")
@@ -62,6 +81,15 @@ class Function(Mean):
     """A function of the user's, from `[x, c]` (n, dx + dc) to (n, dx), in the user's units.
 
     The model works in standardised units; the four arrays translate.
+
+    Args:
+        function: made of JAX operations.
+        input_shift, input_scale: (dx + dc,) of its arguments.
+        state_shift, state_scale: (dx,) of what it returns.
+
+    >>> double = Function(lambda x: 2.0 * x, [10.0], [5.0], [10.0], [5.0])
+    >>> double(jnp.array([[0.0]])).tolist()  # from 10 to 20, which is two scales from the shift
+    [[2.0]]
     """
 
     function: Callable[[Array], Array] = eqx.field(static=True)

@@ -53,7 +53,17 @@ class Conditional(eqx.Module):
 class SparseGP(eqx.Module):
     """Sparse Gaussian process with a free-form Gaussian over its inducing outputs.
 
-    Parameters: `kernel`, `inducing_inputs` Z (M, d), `q_mean` m (M,), `q_chol` S (M, M) lower.
+    Args:
+        kernel: of f.
+        inducing_inputs: Z (M, d).
+        q_mean: m (M,), whitened.
+        q_chol: S (M, M), lower triangular, whitened.
+
+    >>> from gpssm.gp import RBF
+    >>> gp = SparseGP(RBF(), [[0.0], [5.0]], [2.0, 0.0], 1e-3 * jnp.eye(2))  # f(0) = 2
+    >>> mean, variance = gp.marginal()(jnp.array([[0.0], [100.0]]))
+    >>> [round(float(v), 2) for v in mean], [round(float(v), 2) for v in variance]
+    ([2.0, 0.0], [0.0, 1.0])
     """
 
     kernel: Kernel

@@ -15,9 +15,14 @@ from gpssm.plumbing.contents import Positive, shape
 
 @saved
 class LinearEmission(eqx.Module):
-    """`y = C x + d`.
+    """`y = C x + d`, learned unless held fixed.
 
-    Parameters: `weight` C (dy, dx), `bias` d (dy,). Learned, unless held fixed.
+    Args:
+        weight: C (dy, dx).
+        bias: d (dy,).
+
+    >>> LinearEmission([[1.0, 0.0]], [0.5])(jnp.array([[2.0, 3.0]])).tolist()
+    [[2.5]]
     """
 
     weight: Annotated[Leaf, shape("dy dx")] = parameter("real")
@@ -25,6 +30,7 @@ class LinearEmission(eqx.Module):
 
     @property
     def matrix(self) -> Float[Array, "dy dx"]:
+        """C: filters are exact in g where there is one."""
         return jnp.asarray(self.weight)
 
     def __call__(self, x: Float[Array, "n dx"]) -> Float[Array, "n dy"]:
@@ -35,8 +41,16 @@ class LinearEmission(eqx.Module):
 class FunctionEmission(eqx.Module):
     """`y = g(x)` for a function of the user's, in the user's units.
 
-    `function` maps states (n, dx) to outputs (n, dy) and is made of JAX operations. The filter
-    works in standardised units; the four arrays translate.
+    The filter works in standardised units; the four arrays translate.
+
+    Args:
+        function: from states (n, dx) to outputs (n, dy), made of JAX operations.
+        state_shift, state_scale: (dx,) of its arguments.
+        output_shift, output_scale: (dy,) of what it returns.
+
+    >>> squares = FunctionEmission.unscaled(lambda x: x**2, state_dim=1, output_dim=1)
+    >>> squares(jnp.array([[3.0]])).tolist(), squares.matrix
+    ([[9.0]], None)
     """
 
     function: Callable[[Array], Array] = eqx.field(static=True)
@@ -52,7 +66,11 @@ class FunctionEmission(eqx.Module):
 
     @property
     def matrix(self) -> None:
+        """None: g is not linear."""
         return None
 
     def __call__(self, x: Float[Array, "n dx"]) -> Float[Array, "n dy"]:
         return (self.function(self.state_shift + self.state_scale * x) - self.output_shift) / self.output_scale
+
+
+Emission = LinearEmission | FunctionEmission

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from gpssm.gp.means import Mean
 from gpssm.gp.sparse import MIN_VARIANCE, Conditional, SparseGP, standard_normal_kl
-from gpssm.models.emission import FunctionEmission, LinearEmission
+from gpssm.models.emission import Emission
 from gpssm.models.noise import DiagonalNoise, FullNoise, Likelihood, Noise
 from gpssm.numerics.linalg import solve_lower
 from gpssm.numerics.parameters import Leaf, as_array, parameter
@@ -72,8 +72,17 @@ class Dynamics(eqx.Module):
 class Transition(eqx.Module):
     """The unknown f: a mean function plus one sparse GP per state dimension, `f = mean + W g`.
 
-    Every array of `gp` has a leading axis of length `state_dim`. Parameter: `mixing` W (dx, dx), or none
-    where the dimensions are independent.
+    Args:
+        mean: of f, from `[x, c]` (n, dx + dc) to (n, dx).
+        gp: every array of it has a leading axis of length dx.
+        mixing: W (dx, dx), or None where the dimensions are independent.
+
+    >>> from gpssm.gp import RBF, Identity
+    >>> one = SparseGP(RBF(), [[0.0], [1.0]], [0.0, 0.0], jnp.eye(2))  # q(u) = p(u)
+    >>> f = Transition(Identity(1), jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], one))
+    >>> mean, noise = f.marginal()(jnp.array([[5.0]]))
+    >>> mean.tolist(), round(float(noise.variance[0, 0]), 3), float(f.kl())
+    ([[5.0]], 1.0, 0.0)
     """
 
     mean: Mean
@@ -131,7 +140,15 @@ class TransitionLike(Protocol):
 class InitialState(eqx.Module):
     """`q(x_0) = N(mean, chol chol^T)` of every sequence, and the prior `p(x_0)` they share.
 
-    Parameters: `mean` (sequences, dx), `chol` (sequences, dx, dx).
+    Args:
+        mean: (sequences, dx).
+        chol: (sequences, dx, dx), lower triangular.
+        prior_mean: (dx,).
+        prior_chol: (dx, dx), lower triangular.
+
+    >>> initial = InitialState([[0.0]], [[[1.0]]], [0.0], [[1.0]])
+    >>> float(initial.kl()), initial.members(jnp.ones((1, 3, 1))).shape
+    (0.0, (1, 3, 1))
     """
 
     mean: Annotated[Leaf, shape("s dx")] = parameter("real")
@@ -149,7 +166,7 @@ class InitialState(eqx.Module):
         return self.members(jax.random.normal(key, shape, self.mean.dtype))
 
     def prior_members(self, eps: Float[Array, "n dx"]) -> Float[Array, "n dx"]:
-        """Draws of p(x_0), for a recording that was not trained on."""
+        """Draws of p(x_0) from standard normal ones, for a recording that was not trained on."""
         return self.prior_mean + eps @ jnp.asarray(self.prior_chol).T
 
     def kl(self) -> Float[Array, ""]:
@@ -164,19 +181,34 @@ class InitialState(eqx.Module):
 
 @saved
 class GPSSM(eqx.Module):
-    """All that is learned. Names of its parameters are the dotted paths of its fields."""
+    """All that is learned, in standardised units; names of parameters are the dotted paths of its fields.
+
+    Args:
+        transition: f.
+        process_noise: `N(0, Q)`.
+        emission: g.
+        obs_noise: `p(y | g(x))`, Gaussian noise or another likelihood.
+        initial_state: q(x_0) of every recording and p(x_0).
+
+    >>> from gpssm import EnVI, Schedule
+    >>> model = EnVI(1, 5, schedule=Schedule(max_steps=1)).fit([[0.1], [0.3], [0.2], [0.5], [0.4]]).model
+    >>> model.state_dim, model.num_inducing, model.emission.matrix.shape
+    (1, 5, (1, 1))
+    """
 
     transition: Annotated[Any, TransitionLike]
     """A `Transition`, or what has its methods and properties: `models.neural.NeuralTransition`."""
     process_noise: Annotated[Noise, renamed(n="dx")]
-    emission: LinearEmission | FunctionEmission
+    emission: Emission
     obs_noise: Annotated[Likelihood, renamed(n="dy")]
     initial_state: InitialState
 
     @property
     def state_dim(self) -> int:
+        """dx."""
         return int(self.transition.state_dim)
 
     @property
     def num_inducing(self) -> int:
+        """M, the number of inducing points of every state; 0 if f is a network."""
         return int(self.transition.num_inducing)

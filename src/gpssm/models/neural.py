@@ -25,6 +25,13 @@ class NeuralTransition(eqx.Module):
 
     mean: Linear
 
+    def check_fields(self) -> None:
+        """Refuse networks of a file that do not fit the linear part."""
+        dx, d = np.shape(self.mean.weight)
+        for network in vars(self).values():
+            if isinstance(network, MLP):
+                network.check_ends(d, dx)
+
     @abstractmethod
     def __call__(self, x: Float[Array, "n d"]) -> tuple[Float[Array, "n dx"], Noise]: ...
 
@@ -37,12 +44,10 @@ class NeuralTransition(eqx.Module):
         return 0
 
     def prior(self) -> "NeuralTransition":
-        """Itself: there is no u to be given."""
+        """Itself, as `marginal` is: there is no u to be given or to integrate out."""
         return self
 
-    def marginal(self) -> "NeuralTransition":
-        """Itself: there is no u to integrate out."""
-        return self
+    marginal = prior
 
     def draw(self, prior: "NeuralTransition", eps: Float[Array, "dx 0"]) -> Float[Array, "dx 0"]:
         """The weights of a sample of u, of which there are none."""
@@ -70,13 +75,9 @@ class ResidualTransition(NeuralTransition):
 
     network: MLP
 
-    def check_fields(self) -> None:
-        dx, d = np.shape(self.mean.weight)
-        self.network.check_ends(d, dx)
-
     @classmethod
     def start(cls, key: Array, mean: Linear, width: int, last: float = 0.1) -> "ResidualTransition":
-        """One hidden layer; begins near the linear part: the network's last layer is multiplied by `last`."""
+        """One hidden layer, initially near the linear part: the network's last layer is multiplied by `last`."""
         dx, d = np.shape(mean.weight)
         return cls(mean, MLP.start(key, (d, width, dx), last))
 
@@ -98,16 +99,11 @@ class GatedTransition(NeuralTransition):
     proposal: MLP
     spread: Annotated[Dense, renamed(i="dx", o="dx")]
 
-    def check_fields(self) -> None:
-        dx, d = np.shape(self.mean.weight)
-        for network in (self.gate, self.proposal):
-            network.check_ends(d, dx)
-
     @classmethod
     def start(
         cls, key: Array, mean: Linear, width: int, variance: Float[np.ndarray, " dx"], shut: float = 2.0
     ) -> "GatedTransition":
-        """Begins near its linear part, all gates at `sigmoid(-shut)`, and with the given variances."""
+        """Initially near its linear part, all gates at `sigmoid(-shut)`, with the given variances."""
         dx, d = np.shape(mean.weight)
         key_gate, key_proposal, key_spread = jax.random.split(key, 3)
         gate, proposal = MLP.start(key_gate, (d, width, dx), 0.3), MLP.start(key_proposal, (d, width, dx))

@@ -6,7 +6,8 @@ Gaussian noise is both. A new likelihood is a file like `models.student_t` and o
 """
 
 from abc import abstractmethod
-from typing import Annotated, NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -52,6 +53,9 @@ class Likelihood(eqx.Module):
 
     variance: eqx.AbstractVar[Leaf]
 
+    units: ClassVar[Mapping[str, tuple[str, int]]] = {}
+    """Of its other parameters, by name: what a summary calls the unit, and which power of the outputs' unit it is."""
+
     @abstractmethod
     def sample(self, key: Array, clean: Float[Array, "*b dy"]) -> Float[Array, "*b dy"]:
         """Outputs, for noise-free ones `clean`."""
@@ -74,7 +78,15 @@ class Likelihood(eqx.Module):
 
 @saved
 class DiagonalNoise(Noise, Likelihood):
-    """`N(0, diag(variance))`, as noise of the state or as the Gaussian likelihood. Parameter: `variance` (n,)."""
+    """`N(0, diag(variance))`, as noise of the state or as the Gaussian likelihood.
+
+    Args:
+        variance: (n,) of every dimension, or a batch of them (*b, n).
+
+    >>> noise = DiagonalNoise([1.0, 4.0])
+    >>> noise.covariance.tolist(), noise.draws(jnp.ones(2)).tolist()
+    ([[1.0, 0.0], [0.0, 4.0]], [1.0, 2.0])
+    """
 
     variance: Annotated[Leaf, shape("n")] = parameter("positive")
 
@@ -101,7 +113,15 @@ class DiagonalNoise(Noise, Likelihood):
 
 @saved
 class FullNoise(Noise):
-    """`N(0, chol chol^T)`. Parameter: `chol` (n, n), lower triangular; in a batch (*b, n, n) any factor."""
+    """`N(0, chol chol^T)`, noise of a state.
+
+    Args:
+        chol: (n, n), lower triangular; in a batch (*b, n, n) any factor of the covariance.
+
+    >>> noise = FullNoise([[1.0, 0.0], [1.0, 2.0]])
+    >>> noise.covariance.tolist(), noise.variance.tolist()
+    ([[1.0, 1.0], [1.0, 5.0]], [1.0, 5.0])
+    """
 
     chol: Annotated[Leaf, shape("n n")] = parameter("cholesky")
 

@@ -3,18 +3,20 @@
     y = g(x) + sqrt(variance) e,    e ~ t(nu)
 
 It is Gaussian noise of a random width, `y - g(x) | w ~ N(0, variance / w)`, `w ~ Gamma(nu/2, nu/2)`. Given w there is a
-Kalman update; over w it is averaged, on a grid of log w whose width follows that of its density. The predictive density
-of y is a mixture over w, and the weights of that mixture, given y, move to small w, that is small gains, where y is far
-off. The update is made with the variance whose gain is the average one. With nu -> infinity all of it becomes what
-Gaussian noise does.
+Kalman update; over w it is averaged, on a grid of log w in two parts, with steps that follow the width of its density:
+where w is before y is seen, and to the left of it, where w is if y is an outlier. The predictive density of y is a
+mixture over w, and the weights of that mixture, given y, move to small w, that is small gains, where y is far off: in
+the end the state moves by `P (nu + 1) / (y - E[y])`, P its covariance with g. The update is made with the variance
+whose gain is the average one. With nu -> infinity all of it becomes what Gaussian noise does.
 
 Several channels are taken one after the other, each with the moments that those before it leave.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.models.noise import Channels, Likelihood, Matched
@@ -22,17 +24,30 @@ from gpssm.numerics.parameters import Leaf, parameter
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import shape
 
-# Of log w, in its standard deviations at large nu: to the left it has a tail, which is that of the outliers.
-_GRID = (-14.0, 4.0, 25)
+# Of log w, in its standard deviations at large nu, 0.75 apart: before y is seen, with the tail that it has to the left;
+# and given an outlier, from where its density is largest.
+_USUAL = np.linspace(-14.0, 4.0, 25)
+_OUTLIER = np.linspace(-8.25, 6.0, 20)
+_ITERATIONS = 8
 
 
 @saved
 class StudentT(Likelihood):
     """Heavy tails, common to all channels.
 
-    Parameters: `variance` (dy,), the squared scale of every channel, that of the noise without its tails;
-    `degrees_of_freedom` () nu > 2, so that the noise has a variance, `variance * nu / (nu - 2)`; learned above 2.25.
+    Args:
+        variance: (dy,) the squared scale of every channel, that of the noise without its tails.
+        degrees_of_freedom: () nu > 2, so that the noise has a variance, `variance * nu / (nu - 2)`; learned above 2.25.
+
+    >>> noise = StudentT([1.0], 4.0)
+    >>> float(noise.moments(jnp.zeros(1), jnp.zeros(1))[1][0])
+    2.0
+    >>> near, far = (noise.match(jnp.array([y]), jnp.zeros(1), jnp.eye(1)).variance[0] for y in (1.0, 10.0))
+    >>> bool(far > 10 * near)  # an outlier is hardly believed
+    True
     """
+
+    units: ClassVar = {"degrees_of_freedom": ("of Student t", 0)}
 
     variance: Annotated[Leaf, shape("n")] = parameter("positive")
     degrees_of_freedom: Annotated[Leaf, shape("")] = parameter("above two", default=4.0)
@@ -54,12 +69,14 @@ class StudentT(Likelihood):
 
     def match(self, y: Channels, mean: Channels, cov: Float[Array, "dy dy"]) -> Matched:
         """Predictive density of `y`, and the variance whose gain is the average over w. Cost O(dy^3)."""
-        log_share, widths = self._widths(y.dtype)
 
         def channel(moments: tuple[Array, Array], now: tuple[Array, Array, Array]) -> tuple[Any, tuple[Array, Array]]:
             (mean, cov), (i, y, squared_scale) = moments, now
-            seen, noise = ~jnp.isnan(y), squared_scale * widths
-            innovation, total = jnp.where(seen, y, 0.0) - mean[i], cov[i, i] + noise
+            seen = ~jnp.isnan(y)
+            innovation = jnp.where(seen, y, 0.0) - mean[i]
+            log_share, widths = self._widths(innovation**2 / squared_scale, cov[i, i] / squared_scale)
+            noise = squared_scale * widths
+            total = cov[i, i] + noise
             scores = log_share - 0.5 * (innovation**2 / total + jnp.log(2 * jnp.pi * total))
             weights = jax.nn.softmax(scores) / total
             variance = jnp.sum(weights * noise) / jnp.sum(weights)
@@ -71,9 +88,22 @@ class StudentT(Likelihood):
         variance, scores = jax.lax.scan(channel, (mean, cov), columns)[1]
         return Matched(variance, jnp.sum(scores))
 
-    def _widths(self, dtype: jnp.dtype) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
-        """A grid of 1/w, and logarithms of what is the share of each."""
-        half = 0.5 * jnp.asarray(self.degrees_of_freedom, dtype)
-        log_w = jnp.linspace(*_GRID, dtype=dtype) / jnp.sqrt(half)
+    def _widths(
+        self, square: Float[Array, ""], spread: Float[Array, ""]
+    ) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
+        """Logarithms of the shares of a grid of 1/w, and the grid, for a squared innovation and a variance of g(x).
+
+        Both are in units of the squared scale.
+        """
+        nu = jnp.asarray(self.degrees_of_freedom, square.dtype)
+        half, width = 0.5 * nu, jnp.ones_like(square) * jnp.inf
+        # The largest width at which the density of log w, given y, is stationary; from above, by iteration.
+        for _ in range(_ITERATIONS):
+            ratio = 1.0 + spread / width
+            width = (square + nu * ratio**2) / (nu * ratio**2 + ratio)
+        outlier = -jnp.sqrt(half) * jnp.log(jax.lax.stop_gradient(width))
+        last = jnp.minimum(outlier + _OUTLIER[-1], _USUAL[0] - 0.75)
+        log_w = jnp.concatenate([last - _OUTLIER[-1] + _OUTLIER, jnp.asarray(_USUAL, nu.dtype)]) / jnp.sqrt(half)
         # The density of log w is proportional to exp(nu/2 (log w - w)); w - 1 - log w does not cancel.
-        return jax.nn.log_softmax(half * (log_w - jnp.expm1(log_w))), jnp.exp(-log_w)
+        log_density = half * (log_w - jnp.expm1(log_w))
+        return log_density - jax.nn.logsumexp(log_density[len(_OUTLIER) :]), jnp.exp(-log_w)

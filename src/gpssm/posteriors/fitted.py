@@ -117,6 +117,14 @@ class Fitted(ABC):
             state: what `filter` returned for the samples before these, or `end`. Without it the recording starts
                 anywhere: the state before its first sample has the prior p(x_0).
             seed: of the draws; of a linear model only `members` are drawn.
+
+        Returns:
+            Means (T, dx) and covariances (T, dx, dx) of the states, and the log-likelihood in nats.
+
+        >>> from gpssm import LastValue
+        >>> model = LastValue().fit([[1.0], [2.0], [4.0]])
+        >>> model.filter([[3.0], [np.nan], [7.0]]).mean.round(2)[:, 0].tolist()
+        [3.0, 3.0, 7.0]
         """
         chosen = self.check_filter(filter)
         return self._filtered(*self._checked(outputs, inputs, state), state, chosen, seed)
@@ -150,6 +158,14 @@ class Fitted(ABC):
             state: result of `filter` to start from, after its last sample; `end` by default.
             num_paths: number of paths, 2 or more.
             seed: of the draws.
+
+        Returns:
+            Paths of outputs (num_paths, horizon, dy) and states, with their `mean`, `std` and `quantile`.
+
+        >>> from gpssm import LastValue
+        >>> ahead = LastValue().fit([[1.0], [2.0], [4.0]]).forecast(3, num_paths=50)
+        >>> ahead.samples.shape, ahead.mean.shape
+        ((50, 3, 1), (3, 1))
         """
         positive_int("horizon", horizon)
         positive_int("num_paths", num_paths, 2)

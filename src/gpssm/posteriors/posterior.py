@@ -29,7 +29,16 @@ NDArray = np.ndarray
 @saved
 @dataclass(frozen=True, eq=False, repr=False)
 class Posterior(Fitted):
-    """A fitted GP or neural state-space model: what `EnVI(...).fit(...)` returns. Its calls are those of `Fitted`."""
+    """A fitted GP or neural state-space model: what `EnVI(...).fit(...)` returns. Its calls are those of `Fitted`.
+
+    >>> from gpssm import EnVI, Schedule
+    >>> y = np.sin(0.5 * np.arange(20))[:, None]
+    >>> fitted = EnVI(1, 5, schedule=Schedule(max_steps=2)).fit(y)
+    >>> fitted
+    <EnVI posterior: 1 state(s), 1 output(s), 0 input(s), 5 inducing points>
+    >>> fitted.filter(y, filter="extended").std.shape, fitted.forecast(5, num_paths=10).samples.shape
+    ((20, 1), (10, 5, 1))
+    """
 
     model: GPSSM
     scaling: Scaling

@@ -75,7 +75,7 @@ class Summary:
 def summarise(model: GPSSM, scaling: Scaling, fixed: tuple[str, ...], history: History, method: str) -> Summary:
     """Every parameter of a GP or neural model, in the user's units."""
     values = {p.name: np.asarray(p.value) for p in parameters(model)}
-    rows = _rows(values, scaling, fixed, model.transition.gp.kernel if model.num_inducing else None)
+    rows = _rows(values, scaling, fixed, model)
     return _summary(method, rows, history, "ELBO", max(history.elbo, default=math.nan))
 
 
@@ -105,9 +105,10 @@ def _summary(method: str, rows: list[Row], history: History, objective: str, val
 
 
 def _rows(
-    values: Mapping[str, NDArray], scaling: Scaling, fixed: tuple[str, ...], kernel: Kernel | None = None
+    values: Mapping[str, NDArray], scaling: Scaling, fixed: tuple[str, ...], model: GPSSM | None = None
 ) -> list[Row]:
     """Every parameter in the user's units, which are those of its name, or else of the last part of its name."""
+    kernel: Kernel | None = model.transition.gp.kernel if model is not None and model.num_inducing else None
     states, outputs, state_shift = scaling.state_scale, scaling.output_scale, scaling.state_shift
     scale, shift = scaling.argument_scale, scaling.argument_shift
     line = "transition.mean" if "transition.mean.weight" in values else "transition"
@@ -116,7 +117,6 @@ def _rows(
         "process_noise.chol": ("state", lambda v: states[:, None] * v),
         "process_noise.cov": ("state^2", scaling.state_cov),
         "obs_noise.variance": ("output^2", lambda v: v * outputs**2),
-        "obs_noise.degrees_of_freedom": ("of Student t", np.asarray),
         "obs_noise.cov": ("output^2", lambda v: v * outputs[:, None] * outputs),
         "lengthscale": ("state, input", lambda v: v * scale),
         "inducing_inputs": ("state, input", lambda v: shift + scale * v),
@@ -130,6 +130,8 @@ def _rows(
         "q_mean": ("whitened", np.asarray),
         "q_chol": ("whitened", np.asarray),
     }
+    for own, (unit, power) in ({} if model is None else model.obs_noise.units).items():
+        units[f"obs_noise.{own}"] = unit, lambda v, power=power: v * outputs**power if power else v
     rows = []
     with np.errstate(over="ignore", invalid="ignore"):  # the square of a very large unit is infinite
         for name, value in values.items():
