@@ -3,13 +3,6 @@
 Two protocols. `free_run`: one open-loop forecast over the whole recording. `blocks`: the model sees
 the recording up to the start of each block, then forecasts the block open loop. In both, inputs are
 known in advance and an output is read only after it has been predicted.
-
->>> from gpssm import ARX
->>> y = np.sin(0.3 * np.arange(150))[:, None]
->>> fitted = ARX(order=2).fit(y[:100])
->>> paths = blocks(fitted, y[100:], length=20, num_paths=50)
->>> paths.shape, score(paths, y[100:]).rmse < 0.01
-((50, 50, 1), True)
 """
 
 from dataclasses import asdict, dataclass
@@ -27,7 +20,11 @@ NDArray = np.ndarray
 
 @dataclass(frozen=True)
 class Scores:
-    """Of forecasts against the truth, over all numbers observed; smaller is better but for the coverage."""
+    """Of forecasts against the truth, over all numbers observed; smaller is better but for the coverage.
+
+    >>> Scores(rmse=0.5, nlpd=0.7, crps=0.3, coverage90=0.91).as_dict()["crps"]
+    0.3
+    """
 
     rmse: float
     """Root mean square error of the forecast mean, in the unit of the outputs."""
@@ -77,6 +74,10 @@ def free_run(
 
     Returns:
         Paths (num_paths, length, dy), observation noise included.
+
+    >>> from gpssm import LastValue
+    >>> free_run(LastValue().fit(np.array([[1.0], [2.0], [2.0]])), 3, num_paths=10).shape
+    (10, 3, 1)
     """
     return fitted.forecast(length, inputs, state=state, num_paths=num_paths, seed=seed).samples
 
@@ -104,6 +105,12 @@ def blocks(
 
     Returns:
         Paths (num_paths, T, dy), observation noise included.
+
+    >>> from gpssm import ARX
+    >>> y = np.sin(0.3 * np.arange(150))[:, None]
+    >>> paths = blocks(ARX(order=2).fit(y[:100]), y[100:], length=20, num_paths=50)
+    >>> paths.shape, score(paths, y[100:]).rmse < 0.01
+    ((50, 50, 1), True)
     """
     positive_int("length", length)
     y, c = series(outputs, inputs, fitted.output_dim, fitted.input_dim)

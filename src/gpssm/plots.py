@@ -251,6 +251,9 @@ def inducing_inputs(posterior: Posterior, dimension: int = 0) -> NDArray:
 
     Returns:
         (M, dx + dc), states before inputs; M = 0 where f is a network.
+
+    >>> inducing_inputs(gpssm.EnVI(1, num_inducing=15).fit(y)).shape  # doctest: +SKIP
+    (15, 1)
     """
     if not posterior.model.num_inducing:
         return np.zeros((0, posterior.state_dim + posterior.input_lags * posterior.input_dim))

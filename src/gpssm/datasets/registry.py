@@ -22,7 +22,11 @@ VARIABLE = "GPSSM_DATA"
 
 
 class Unseen(NamedTuple):
-    """A part to test on. Its first `run_in` samples are for finding its initial state, and are not scored."""
+    """A part to test on. Its first `run_in` samples are for finding its initial state, and are not scored.
+
+    >>> Unseen("test", Series(np.zeros((60, 1)), None, None), run_in=50).run_in
+    50
+    """
 
     name: str
     series: Series

@@ -72,7 +72,11 @@ class Series(NamedTuple):
 
 
 class SeriesList(NamedTuple):
-    """Several recordings of one system: lists of outputs (T_i, dy) and inputs (T_i, dc), and the id of each."""
+    """Several recordings of one system: lists of outputs (T_i, dy) and inputs (T_i, dc), and the id of each.
+
+    >>> SeriesList([np.zeros((3, 1)), np.ones((4, 1))], None, ("monday", "tuesday")).ids
+    ('monday', 'tuesday')
+    """
 
     outputs: list[NDArray]
     inputs: list[NDArray] | None
@@ -82,7 +86,12 @@ class SeriesList(NamedTuple):
 
 
 class Simulated(NamedTuple):
-    """A simulated recording, and the matrix C (dy, dx) through which its states are seen."""
+    """A simulated recording, and the matrix C (dy, dx) through which its states are seen.
+
+    >>> from gpssm import datasets
+    >>> datasets.nascar(length=5, seed=0).series.outputs.shape
+    (5, 10)
+    """
 
     series: Series
     emission: NDArray

@@ -17,7 +17,11 @@ from gpssm.plumbing.contents import Positive, shape
 
 
 class Mean(eqx.Module):
-    """A function from GP inputs (n, dx + dc) to states (n, dx), all standardised."""
+    """A function from GP inputs (n, dx + dc) to states (n, dx), all standardised.
+
+    >>> isinstance(Zero(2), Mean)
+    True
+    """
 
     @abstractmethod
     def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n dx"]: ...

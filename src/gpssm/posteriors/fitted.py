@@ -37,7 +37,13 @@ Pair = tuple[Any, Any]
 
 
 class Fitted(ABC):
-    """A fitted model, of any offline method; `Posterior` and `LinearPosterior` are the two kinds."""
+    """A fitted model, of any offline method; `Posterior` and `LinearPosterior` are the two kinds.
+
+    >>> import gpssm
+    >>> fitted = gpssm.ARX(order=1).fit([1.0, 0.5, 0.25, 0.12, 0.07, 0.03])
+    >>> fitted.method, fitted.num_samples, fitted.forecast(2).mean.shape
+    ('ARX', 6, (2, 1))
+    """
 
     method: str
     scaling: Scaling
