@@ -55,6 +55,8 @@ class Likelihood(eqx.Module):
 
     units: ClassVar[Mapping[str, tuple[str, int]]] = {}
     """Of its other parameters, by name: what a summary calls the unit, and which power of the outputs' unit it is."""
+    initial_process_noise: ClassVar[float] = 1.0
+    """Variance of the process noise before training, standardised; large, so that a filter follows the data first."""
 
     @abstractmethod
     def sample(self, key: Array, clean: Float[Array, "*b dy"]) -> Float[Array, "*b dy"]:

@@ -48,6 +48,8 @@ class StudentT(Likelihood):
     """
 
     units: ClassVar = {"degrees_of_freedom": ("of Student t", 0)}
+    # With more, process noise takes the outliers for jumps of the state, and learning may never leave that explanation.
+    initial_process_noise: ClassVar[float] = 0.02
 
     variance: Annotated[Leaf, shape("n")] = parameter("positive")
     degrees_of_freedom: Annotated[Leaf, shape("")] = parameter("above two", default=4.0)

@@ -19,8 +19,7 @@ from gpssm.plumbing.validation import matrix, variances
 from gpssm.training import subspace
 from gpssm.training.problem import EmissionLike, Initialisation, MeanLike, Problem, RoughStates, Specification
 
-_PROCESS_NOISE = 1.0  # standardised; large, so that the filter follows the data first
-_OBS_NOISE = 0.1
+_OBS_NOISE = 0.1  # standardised
 _Q_WIDTH = 0.1  # of q(u), relative to the prior
 
 
@@ -57,18 +56,20 @@ def initialise(
         filled = [subspace.fill(scaling.standardise_outputs(y)) for y in outputs]
         states = [(y - np.asarray(emission.bias)) @ inverse.T for y in filled]
     transition = chosen.transition(RoughStates(scaling, states, controls), seed)
-    q, r = np.full(dx, _PROCESS_NOISE), np.full(dy, _OBS_NOISE)
-    if chosen.process_noise is not None:
-        q = variances("process_noise", chosen.process_noise, dx) / state_scale**2
+    r = np.full(dy, _OBS_NOISE)
     if chosen.obs_noise is not None:
         r = variances("obs_noise", chosen.obs_noise, dy) / output_scale**2
+    likelihood = chosen.initial_likelihood(r)
+    q = np.full(dx, likelihood.initial_process_noise)
+    if chosen.process_noise is not None:
+        q = variances("process_noise", chosen.process_noise, dx) / state_scale**2
     centre, chol = np.zeros(dx), np.eye(dx)
     if known_initial is not None:
         fixed |= {"initial_state.mean", "initial_state.chol"}
         centre = scaling.standardise_states(known_initial[0])
         chol = np.linalg.cholesky(known_initial[1] / (state_scale[:, None] * state_scale))
     initial = InitialState(np.tile(centre, (len(outputs), 1)), np.tile(chol, (len(outputs), 1, 1)), centre, chol)
-    model = GPSSM(transition, chosen.initial_process_noise(q), emission, chosen.initial_likelihood(r), initial)
+    model = GPSSM(transition, chosen.initial_process_noise(q), emission, likelihood, initial)
     return Initialisation(model, scaling, frozenset(fixed), states)
 
 
