@@ -10,12 +10,13 @@ import typer
 
 from gpssm.cli.files import check_target, save_somewhere, split
 from gpssm.cli.options import FitOptions
-from gpssm.cli.output import print_json, print_line, say
+from gpssm.cli.output import print_json, print_line
 from gpssm.datasets.csv_files import from_csv
 from gpssm.errors import InvalidInput
 from gpssm.methods import registry
 from gpssm.methods.base import StateSpaceMethod
 from gpssm.plumbing.interruption import INTERRUPTED
+from gpssm.plumbing.messages import say
 from gpssm.posteriors.fitted import Fitted
 from gpssm.training.optimiser import Diverged, TrainingWarning
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from gpssm.cli.files import check_target, load_saved, split
 from gpssm.cli.options import StreamOptions
-from gpssm.cli.output import say
 from gpssm.errors import InvalidInput
 from gpssm.live.address import VARIABLE, Address, Route
 from gpssm.live.checkpoint import Checkpoint
@@ -26,6 +25,7 @@ from gpssm.online.base import OnlineMethod
 from gpssm.online.stream import Stream
 from gpssm.plumbing.atomic import remove_leftovers
 from gpssm.plumbing.interruption import INTERRUPTED
+from gpssm.plumbing.messages import say
 from gpssm.posteriors.posterior import Posterior
 
 DEFAULT_METHOD = "OEnVI"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from gpssm import __version__
-from gpssm.cli.options import COMMANDS
+from gpssm.cli.options import COMMANDS, with_options
 from gpssm.cli.reproduce import app as reproduce
 from gpssm.errors import InvalidInput
 from gpssm.parallel import runtime
@@ -78,9 +78,7 @@ def _add(options: type[Any]) -> None:
     def call(**given: Any) -> None:
         importlib.import_module(f"gpssm.cli.{name}").run(options(**given))
 
-    call.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]
-    call.__annotations__ = options.__annotations__
-    app.command(name, help=inspect.getdoc(options))(call)
+    app.command(name, help=inspect.getdoc(options))(with_options(call, inspect.signature(options)))
 
 
 for _command in COMMANDS:

@@ -3,8 +3,10 @@
 A class is a command: its fields are the arguments, its docstring the help. JAX is not imported here.
 """
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -190,3 +192,10 @@ class DatasetsOptions(NamedTuple):
 
 
 COMMANDS = [kind for name, kind in list(globals().items()) if name.endswith("Options")]
+
+
+def with_options(call: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
+    """`call`, which takes keywords, as Typer has to see it: with these parameters, which become its options."""
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    return call

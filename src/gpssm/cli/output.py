@@ -4,7 +4,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ from rich.console import Console
 
 from gpssm.datasets.csv_files import csv_text, to_csv
 from gpssm.plumbing.atomic import write_atomically
+from gpssm.plumbing.json_numbers import plain
+from gpssm.plumbing.messages import say
 from gpssm.posteriors.states import first_not_finite
-from gpssm.reproduction.store import plain
 from gpssm.training.progress import StatusLines
 
 NDArray = np.ndarray
@@ -35,14 +36,6 @@ def print_json(value: object) -> None:
 def print_line(text: str) -> None:
     """A line on standard output, as it is: no markup, no line breaks."""
     sys.stdout.write(text + "\n")
-
-
-def say(text: str) -> None:
-    """Write `text` as one line on standard error, as a message of gpssm."""
-    # Whoever reads it may be gone, as in `gpssm stream 2>&1 | head`; then nobody misses it.
-    with suppress(OSError):
-        sys.stderr.write(f"gpssm: {text}\n")
-        sys.stderr.flush()
 
 
 def print_columns(

@@ -20,17 +20,19 @@ from typing import Annotated, Any, cast, get_args
 import typer
 from typer.main import get_command
 
-from gpssm.cli.options import AsJson, Quiet
+from gpssm.cli.options import AsJson, Quiet, with_options
 from gpssm.errors import InvalidInput
 from gpssm.experiments import EXPERIMENTS
 from gpssm.experiments.base import Cell, Group, choose
 from gpssm.experiments.pages import Table
 from gpssm.parallel import cluster, pool
 from gpssm.plumbing.atomic import write_atomically
+from gpssm.plumbing.json_numbers import plain
+from gpssm.plumbing.messages import say
 from gpssm.reproduction.plan import Job, experiment, group, jobs_of, plan
 from gpssm.reproduction.run import Runner
 from gpssm.reproduction.run import run as run_plan
-from gpssm.reproduction.store import Status, Store, plain
+from gpssm.reproduction.store import Status, Store
 
 app = typer.Typer(no_args_is_help=True, help="Run an experiment of the paper and set it beside the paper's numbers.")
 
@@ -74,10 +76,8 @@ def _command(name: str) -> Callable[..., Any]:
         cells = chosen(**{option.name: given.pop(option.name) for option in own})
         run(name, cells, **given)
 
-    call.__signature__ = inspect.Signature([*own, *common])  # type: ignore[attr-defined]
-    call.__annotations__ = {option.name: option.annotation for option in (*own, *common)}
     command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    command.command(help=EXPERIMENTS[name].summary)(call)
+    command.command(help=EXPERIMENTS[name].summary)(with_options(call, inspect.Signature([*own, *common])))
     return get_command(command)
 
 
@@ -102,7 +102,7 @@ def run(
 
     The command ends with exit code 1 if a fit has failed.
     """
-    from gpssm.cli.output import print_json, print_line, say
+    from gpssm.cli.output import print_json, print_line
     from gpssm.datasets import SOURCES, benchmark
     from gpssm.experiments.drawing import stacked
 
@@ -227,8 +227,6 @@ def _work_off(
     store: Store, jobs: Sequence[Job], fast: bool, runner: Runner, retry: bool, quiet: bool, with_report: bool = True
 ) -> None:
     """Run what is missing of a plan while showing how far it is, and write its report."""
-    from gpssm.cli.output import say
-
     if with_report:  # what draws and writes, after hours perhaps, has to be there now
         importlib.import_module("matplotlib")
         from gpssm.reproduction import report
@@ -295,8 +293,6 @@ def describe(found: Status) -> str:
 
 def _look(store: Store) -> Status:
     """How far it is; says what is wrong with the directory, if anything is."""
-    from gpssm.cli.output import say
-
     found = store.status()
     for name in found.damaged:
         say(f"{store.directory / name} is not a result, or a damaged one; its fit counts as not done.")

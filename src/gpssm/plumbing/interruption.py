@@ -17,6 +17,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+from gpssm.plumbing.messages import say, write_error
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 130
 """Exit code: 128 + SIGINT, as shells have it."""
@@ -105,13 +107,7 @@ def _listen(reader: int, previous: int, over: threading.Event, end: bool) -> Non
             return
         if heard == 1:
             again = "end at once" if end else "raise KeyboardInterrupt"
-            _say(f"gpssm: stopping after the present step; press Ctrl-C again to {again}.\n")
+            say(f"stopping after the present step; press Ctrl-C again to {again}.")
         elif end:
-            _say("\x1b[?25h" if sys.stderr.isatty() else "")  # a progress bar has hidden the cursor
+            write_error("\x1b[?25h" if sys.stderr.isatty() else "")  # a progress bar has hidden the cursor
             os._exit(INTERRUPTED)
-
-
-def _say(text: str) -> None:
-    with suppress(OSError, ValueError):  # nobody reads it any more
-        sys.stderr.write(text)
-        sys.stderr.flush()

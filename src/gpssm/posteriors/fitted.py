@@ -85,8 +85,9 @@ class Fitted(ABC):
         return self.recording.input_names
 
     @property
+    @abstractmethod
     def _kind(self) -> str:
-        return "linear"
+        """What `repr` calls it."""
 
     def __repr__(self) -> str:
         return (

@@ -67,6 +67,10 @@ class LinearPosterior(Fitted):
     filters: ClassVar[tuple[str, ...]] = ("kalman",)
 
     @property
+    def _kind(self) -> str:
+        return "linear"
+
+    @property
     def state_dim(self) -> int:
         return len(self.bias)
 

@@ -9,11 +9,10 @@ there by somebody else - counts as none, and the next run sets it aside.
 """
 
 import json
-import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 from gpssm.errors import InvalidInput
 from gpssm.plumbing import processes
 from gpssm.plumbing.atomic import remove_leftovers, write_atomically
+from gpssm.plumbing.json_numbers import plain
 from gpssm.reproduction.plan import Job
 
 # A run says every few seconds that it is alive. On another machine, this long a silence is taken for its end.
@@ -176,17 +176,6 @@ class Store:
 
     def _write(self, name: str, value: Any) -> None:
         write_atomically(self.directory / name, json.dumps(plain(value), indent=1, allow_nan=False).encode())
-
-
-def plain(value: Any, infinite: Callable[[float], str | None] = lambda value: None) -> Any:
-    """The same in JSON's words, which have no NaN, here null, and no infinity, here what `infinite` returns."""
-    if isinstance(value, dict):
-        return {key: plain(item, infinite) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item, infinite) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else infinite(value)
-    return value
 
 
 _OWN = ("plan.json", "progress.json", "report.md", "report.html")

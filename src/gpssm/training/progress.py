@@ -5,10 +5,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from gpssm.plumbing.interruption import Interruption
+from gpssm.plumbing.messages import say
 from gpssm.posteriors.history import History, Progress
 
 Watch = Callable[[Progress], None]
@@ -90,9 +91,7 @@ class StatusLines:
         started, wait = time.monotonic(), FIRST
         while not self._over.wait(wait):
             wait = EVERY
-            with suppress(OSError, ValueError):  # whoever read it is gone
-                sys.stderr.write(f"gpssm: {duration(time.monotonic() - started)}, {self._text}\n")
-                sys.stderr.flush()
+            say(f"{duration(time.monotonic() - started)}, {self._text}")
 
 
 def duration(seconds: float) -> str:
