@@ -51,6 +51,12 @@ def test_what_is_missing_is_named_with_how_to_get_it(tmp_path: Path, module: str
     assert extra in PROJECT["project"]["optional-dependencies"]
 
 
+def test_a_package_lists_what_it_has_itself_and_what_it_loads_on_first_use() -> None:
+    assert {"__version__", "EnVI", "load", "datasets"} <= set(dir(gpssm))
+    assert {"FILTERS", "kalman"} <= set(dir(gpssm.filters))
+    assert {"LIKELIHOODS", "GPSSM"} <= set(dir(gpssm.models))
+
+
 def test_plots_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(gpssm, "plots")
     monkeypatch.delitem(sys.modules, "gpssm.plots")

@@ -26,7 +26,7 @@ _HOMES = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values()
     "LinearEmission": "gpssm.models.emission",
 }
 _SUBMODULES = ("datasets", "filters", "gp", "models", "methods", "experiments", "evaluation", "metrics", "plots")
-__getattr__, __dir__ = exports(__name__, _HOMES | {name: f"gpssm.{name}" for name in _SUBMODULES})
+__getattr__, __dir__ = exports(__name__, "__version__", _HOMES | {name: f"gpssm.{name}" for name in _SUBMODULES})
 
 if TYPE_CHECKING:
     from gpssm import datasets as datasets

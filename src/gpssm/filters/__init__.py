@@ -17,5 +17,5 @@ FILTERS = {
 }
 
 __getattr__, __dir__ = exports(
-    __name__, {name: f"{__name__}.{name}" for name in ("ensemble", "extended", "kalman", "particle")}
+    __name__, "FILTERS", {name: f"{__name__}.{name}" for name in ("ensemble", "extended", "kalman", "particle")}
 )

@@ -14,6 +14,7 @@ LIKELIHOODS = {
 
 __getattr__, __dir__ = exports(
     __name__,
+    "LIKELIHOODS",
     dict.fromkeys(("GPSSM", "InitialState", "Transition"), "gpssm.models.gpssm")
     | dict.fromkeys(("DiagonalNoise", "FullNoise"), "gpssm.models.noise")
     | dict.fromkeys(("FunctionEmission", "LinearEmission"), "gpssm.models.emission")

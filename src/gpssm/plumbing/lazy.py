@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package that offers each name from its home, a module.
+def exports(package: str, own: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package that offers each name from its home, a module, beside its `own` one.
 
     A home that ends in the name itself is a submodule, and is offered as such.
     """
@@ -17,4 +17,4 @@ def exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any
         module = importlib.import_module(homes[name])
         return module if homes[name] == f"{package}.{name}" else getattr(module, name)
 
-    return load, lambda: sorted(homes)
+    return load, lambda: sorted([*homes, own])
