@@ -8,6 +8,7 @@ import numpy as np
 from gpssm.errors import InvalidInput
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Gaps, shape
+from gpssm.plumbing.times import Times
 from gpssm.plumbing.validation import positive_int
 
 NDArray = np.ndarray
@@ -27,6 +28,8 @@ class Series(NamedTuple):
     states: Annotated[NDArray | None, shape("t dx")]
     output_names: Annotated[tuple[str, ...], shape("dy", or_empty=True)] = ()
     input_names: Annotated[tuple[str, ...], shape("dc", or_empty=True)] = ()
+    times: Times | None = None
+    """When the samples were taken, if it is known."""
 
     def split(self, fraction: float) -> "tuple[Series, Series]":
         """The first `int(fraction * T)` rows to learn from, and the rest to test on.
@@ -63,8 +66,10 @@ class Series(NamedTuple):
         return self.outputs.shape[1], 0 if self.inputs is None else self.inputs.shape[1]
 
     def rows(self, rows: slice) -> "Series":
-        """The samples that a slice selects, with the same names."""
+        """Consecutive samples that a slice selects, with the same names."""
+        first = rows.indices(len(self.outputs))[0]
         return self._replace(
+            times=None if self.times is None else self.times.later(first),
             outputs=self.outputs[rows],
             inputs=None if self.inputs is None else self.inputs[rows],
             states=None if self.states is None else self.states[rows],
@@ -83,6 +88,8 @@ class SeriesList(NamedTuple):
     ids: tuple[str, ...]
     output_names: tuple[str, ...] = ()
     input_names: tuple[str, ...] = ()
+    times: tuple[Times | None, ...] = ()
+    """Of every recording, if they are known."""
 
 
 class Simulated(NamedTuple):

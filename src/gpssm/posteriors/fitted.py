@@ -26,6 +26,7 @@ from gpssm.errors import InvalidInput
 from gpssm.models.scaling import Scaling
 from gpssm.numerics.lags import with_past
 from gpssm.plumbing import serialization
+from gpssm.plumbing.times import Times
 from gpssm.plumbing.validation import arguments, model_inputs, positive_int, series
 from gpssm.posteriors.history import History
 from gpssm.posteriors.states import Forecast, States, check_state, kept_recording
@@ -96,9 +97,10 @@ class Fitted(ABC):
         )
 
     @property
-    @abstractmethod
     def end(self) -> States:
         """The state (one row) at the end of the (last) training recording; its `log_likelihood` is 0."""
+        times, kept = self.recording.times, len(self.recording.outputs)
+        return self._end()._replace(times=None if times is None else times.later(kept - 1))
 
     def transition(self, x: Any) -> tuple[Float[NDArray, "n dx"], Float[NDArray, "n dx"]]:
         """Mean and variance of the learned f at the rows of `x` (n, dx + input_lags * dc), without process noise.
@@ -134,7 +136,8 @@ class Fitted(ABC):
         [3.0, 3.0, 7.0]
         """
         chosen = self.check_filter(filter)
-        return self._filtered(*self._checked(outputs, inputs, state), state, chosen, seed)
+        found = self._filtered(*self._checked(outputs, inputs, state), state, chosen, seed)
+        return found._replace(times=_times_after(state))
 
     def smooth(self, outputs: Any, inputs: Any = None, *, seed: int = 0) -> States:
         """The state at every time given all samples; arguments and prior as those of `filter`."""
@@ -182,7 +185,8 @@ class Fitted(ABC):
         with np.errstate(over="ignore", invalid="ignore"):  # an unstable model; the forecast says where it diverged
             paths = self._paths(self.scaling.standardise_inputs(ahead), state, num_paths, seed)
             states, samples = (np.asarray(part, float) for part in paths)
-            return Forecast(self.scaling.outputs(samples), self.scaling.states(states))
+            times = _times_after(self.end if state is None else state)
+            return Forecast(self.scaling.outputs(samples), self.scaling.states(states), times, self.output_names)
 
     @abstractmethod
     def summary(self) -> Summary:
@@ -192,9 +196,11 @@ class Fitted(ABC):
         """Write all of it to one file, for `gpssm.load`; an interrupted save leaves the old file as it was."""
         serialization.write(path, self)
 
-    def named(self, output_names: tuple[str, ...], input_names: tuple[str, ...]) -> Self:
-        """The same model, with names for its channels."""
-        return replace(cast(Any, self), recording=self.recording.named(output_names, input_names))
+    def named(self, output_names: tuple[str, ...], input_names: tuple[str, ...], end: Times | None = None) -> Self:
+        """The same model, with names for its channels, and the time of the last sample that it has learned from."""
+        recording, kept = self.recording.named(output_names, input_names), len(self.recording.outputs)
+        times = None if end is None else end.later(1 - kept)
+        return replace(cast(Any, self), recording=recording._replace(times=times))
 
     def learned_from(self, outputs: list[NDArray], inputs: list[NDArray], *, seed: int = 0) -> Self:
         """The same model, which knows the checked recordings it was fitted to: forecasts start where the last ends."""
@@ -219,6 +225,10 @@ class Fitted(ABC):
     # are standardised.
 
     @abstractmethod
+    def _end(self) -> States:
+        """`end`, without times."""
+
+    @abstractmethod
     def _f(self, x: NDArray) -> Pair:
         """Mean and variance of f."""
 
@@ -239,3 +249,8 @@ class Fitted(ABC):
     @abstractmethod
     def _facts(self, ys: list[NDArray], cs: list[NDArray], seed: int) -> dict[str, Any]:
         """Fields that depend on the recordings learned from."""
+
+
+def _times_after(state: States | None) -> Times | None:
+    """Of samples that follow a state, if its own are known."""
+    return None if state is None or state.times is None else state.times.later(len(state.mean))

@@ -74,8 +74,7 @@ class LinearPosterior(Fitted):
     def state_dim(self) -> int:
         return len(self.bias)
 
-    @property
-    def end(self) -> States:
+    def _end(self) -> States:
         mean, cov = (np.asarray(part)[None] for part in self.final)
         return self._states(mean, cov, 0.0, 0)
 

@@ -63,8 +63,7 @@ class Posterior(Fitted):
     def _kind(self) -> str:
         return f"{self.model.num_inducing} inducing points"
 
-    @property
-    def end(self) -> States:
+    def _end(self) -> States:
         members = self.scaling.states(np.asarray(self.final_members, float))
         cov = np.cov(members, rowvar=False).reshape(1, self.state_dim, self.state_dim)
         return States(members.mean(axis=0, keepdims=True), cov, 0.0, members, self.recent_inputs)

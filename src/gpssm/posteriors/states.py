@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
+from gpssm.plumbing.times import Times
 
 NDArray = np.ndarray
 
@@ -31,6 +32,8 @@ class States(NamedTuple):
     """Draws of the state after the last sample: where a forecast continues from."""
     recent_inputs: Float[NDArray, "past dc"] | None = None
     """The inputs that still act, newest first, of a model with `input_lags`."""
+    times: Times | None = None
+    """When the samples were taken, if it is known."""
 
     @property
     def std(self) -> Float[NDArray, "t dx"]:
@@ -41,6 +44,10 @@ class States(NamedTuple):
 class _Paths(NamedTuple):
     samples: Float[NDArray, "p h dy"]
     states: Float[NDArray, "p h dx"]
+    times: Times | None = None
+    """Of the steps, if those of the samples before them are known."""
+    names: tuple[str, ...] = ()
+    """Of the outputs."""
 
 
 class Forecast(_Paths):
@@ -53,8 +60,10 @@ class Forecast(_Paths):
     ([2.0, inf, inf], 2)
     """
 
-    def __new__(cls, samples: NDArray, states: NDArray) -> "Forecast":
-        return super().__new__(cls, _held(samples), _held(states))
+    def __new__(
+        cls, samples: NDArray, states: NDArray, times: Times | None = None, names: tuple[str, ...] = ()
+    ) -> "Forecast":
+        return super().__new__(cls, _held(samples), _held(states), times, names)
 
     @property
     def diverged(self) -> int | None:
