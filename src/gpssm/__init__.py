@@ -20,6 +20,7 @@ _HOMES = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values()
     "load": "gpssm.plumbing.serialization",
     "saved": "gpssm.plumbing.catalogue",
     "sweep": "gpssm.parallel.sweep",
+    "backtest": "gpssm.parallel.backtest",
     "RBF": "gpssm.gp.kernels",
     "Matern32": "gpssm.gp.kernels",
     "Matern52": "gpssm.gp.kernels",
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from gpssm.models.emission import LinearEmission as LinearEmission
     from gpssm.online.oenvi.method import OEnVI as OEnVI
     from gpssm.online.stream import Stream as Stream
+    from gpssm.parallel.backtest import backtest as backtest
     from gpssm.parallel.sweep import sweep as sweep
     from gpssm.plumbing.catalogue import saved as saved
     from gpssm.plumbing.serialization import load as load

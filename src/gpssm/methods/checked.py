@@ -9,9 +9,10 @@ import numpy as np
 from gpssm.errors import InvalidInput
 from gpssm.methods import registry
 from gpssm.plumbing.interruption import Interruption
-from gpssm.posteriors.calibration import Calibration, Errors, rolling_errors
+from gpssm.posteriors.calibration import Calibration, Origin, rolling_errors
 from gpssm.posteriors.check import LINES, MEAN, Check, Score
 from gpssm.posteriors.fitted import Fitted
+from gpssm.posteriors.states import States
 from gpssm.training.linear_search import AUTO
 
 NDArray = np.ndarray
@@ -73,8 +74,7 @@ def checked(
     if interruption.signalled:
         return first
     found = check(first, early, held, seed)
-    calibration = Calibration.of(held_back_errors(first, early, held, seed))
-    first = cast(F, replace(cast(Any, first), check=found, calibration=calibration))
+    first = _with(first, found, calibration(first, first, early, held, seed))
     limit = interruption.max_seconds
     enough = limit is None or limit - interruption.seconds > _AGAIN * seconds
     final = fit(data, Stage(interruption, first=first)) if enough and not interruption.requested else first
@@ -84,7 +84,11 @@ def checked(
             f"no time to learn from everything: this model has learned from the first {share}"
         )
         return first
-    return cast(F, replace(cast(Any, final), check=found, calibration=calibration))
+    return _with(final, found, calibration(first, final, early, held, seed))
+
+
+def _with(fitted: F, check: Check, calibration: Calibration | None) -> F:
+    return cast(F, replace(cast(Any, fitted), check=check, calibration=calibration))
 
 
 def _check_sizes(early: Recordings, held: Recordings, holdout: float) -> None:
@@ -110,11 +114,16 @@ def check(fitted: Fitted, early: Recordings, held: Recordings, seed: int) -> Che
     return Check(sum(map(len, held.outputs)), tuple(scores), fitted.output_names)
 
 
-def held_back_errors(fitted: Fitted, early: Recordings, held: Recordings, seed: int) -> list[Errors]:
-    """Of forecasts from many samples of the longest part that was held back."""
+def calibration(first: Fitted, fitted: Fitted, early: Recordings, held: Recordings, seed: int) -> Calibration | None:
+    """By the errors that the first model makes on the longest part that was held back, for the bands of another.
+
+    None where the first has diverged.
+    """
     i = max(range(len(held.outputs)), key=lambda i: len(held.outputs[i]))
     y, c = held.outputs[i], held.inputs[i] if fitted.input_dim else None
-    return rolling_errors(fitted, y, c, None, _state(fitted, early, i, seed), seed)
+    made, promised = (Origin(model, _state(model, early, i, seed)) for model in (first, fitted))
+    errors = rolling_errors(y, c, None, seed, made, promised)
+    return Calibration.of(errors) if errors else None
 
 
 def _free_runs(fitted: Fitted, early: Recordings, held: Recordings, seed: int) -> list[tuple[NDArray, NDArray]]:
@@ -127,8 +136,6 @@ def _free_runs(fitted: Fitted, early: Recordings, held: Recordings, seed: int) -
     return runs
 
 
-def _state(fitted: Fitted, early: Recordings, i: int, seed: int) -> Any:
-    """At the end of recording `i`; the model knows that of the last."""
-    if i == len(early.outputs) - 1:
-        return fitted.end
+def _state(fitted: Fitted, early: Recordings, i: int, seed: int) -> States:
+    """Where the part of recording `i` begins that was held back."""
     return fitted.filter(early.outputs[i], early.inputs[i] if fitted.input_dim else None, seed=seed)

@@ -12,9 +12,9 @@ from gpssm.plumbing.compilation import CompileClock
 from gpssm.plumbing.interruption import Interruption
 from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.validation import training_data
-from gpssm.posteriors.history import History
+from gpssm.posteriors.history import History, Progress
 from gpssm.posteriors.linear import LinearPosterior
-from gpssm.training.progress import Watch
+from gpssm.training.progress import Watch, watcher
 
 NDArray = np.ndarray
 
@@ -55,7 +55,14 @@ class LinearMethod(ABC):
 
     @double_precision
     def fit(
-        self, outputs: Any, inputs: Any = None, *, seed: int = 0, holdout: float = 0.0, progress: bool | Watch = False
+        self,
+        outputs: Any,
+        inputs: Any = None,
+        *,
+        seed: int = 0,
+        holdout: float = 0.0,
+        max_seconds: float | None = None,
+        progress: bool | Watch = False,
     ) -> LinearPosterior:
         """Learn the model from a recording.
 
@@ -67,17 +74,25 @@ class LinearMethod(ABC):
             holdout: share of every recording, at its end, to check the model with: it is learned from without that
                 end first, whose forecast is set beside those of simpler methods (`check`) and corrects the bands
                 (`calibration`); then from everything.
+            max_seconds: after which iterations, where there are any, end with the best model so far.
             progress: show a progress bar, or call this function after every iteration, where there are any.
 
         Returns:
             The fitted model, which filters, smooths and forecasts exactly.
         """
-        clock = CompileClock()
+        clock, interruption = CompileClock(), Interruption(max_seconds)
+        with watcher(progress, self.name) as watch:
 
-        def learn(data: Recordings, stage: Stage) -> LinearPosterior:
-            return self.learn(*data, progress).learned_from(*data)
+            def limited(p: Progress) -> None:
+                if watch is not None:
+                    watch(p)
+                if interruption.out_of_time:
+                    raise StopIteration  # which ends an optimiser of SciPy with what it has
 
-        posterior = checked(learn, Recordings(*training_data(outputs, inputs)), holdout, seed, Interruption())
+            def learn(data: Recordings, stage: Stage) -> LinearPosterior:
+                return self.learn(*data, limited).learned_from(*data)
+
+            posterior = checked(learn, Recordings(*training_data(outputs, inputs)), holdout, seed, interruption)
         posterior.history.compile_seconds = clock.seconds
         return posterior
 

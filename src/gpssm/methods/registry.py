@@ -67,6 +67,11 @@ def online_method(name: str) -> Any:
     return _load(_find(name, ONLINE)[1])
 
 
+def canonical(name: str) -> str:
+    """The name of a method, online or not, as it is registered, whatever its case."""
+    return _find(name, METHODS | ONLINE)[0]
+
+
 def choices(name: str) -> tuple[str, ...]:
     """What can be chosen of the method called `name`, online or not; what makes it that one is settled."""
     entry = _find(name, METHODS | ONLINE)[1]

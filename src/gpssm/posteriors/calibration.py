@@ -7,9 +7,10 @@ measured in units of the band that was promised there,
     s = |y - median| / |edge of the 90% band on the same side - median|,
 
 so that 0.9 of them should be below 1. The 0.9 quantile of those `h` steps ahead is the factor that would have made the
-band hold. It is smoothed over the logarithm of h, and drawn towards 1 by as much as it may be luck: errors of a free
-run stay alike for long, and few of them are independent. What is measured is coverage; nothing is guaranteed, since
-the system may do tomorrow what it has never done.
+band hold. It is smoothed over the logarithm of h, and drawn towards 1 by as much as it may be luck, or belong to that
+stretch of the recording: errors of a free run stay alike for long, and few of them are independent. A model that has
+learned from the recording since is calibrated by the errors that it made before, relative to its present bands. What is
+measured is coverage; nothing is guaranteed, since the system may do tomorrow what it has never done.
 """
 
 from collections.abc import Iterator
@@ -34,7 +35,8 @@ _ORIGINS = 12
 _PATHS = 200
 _OCTAVE = 0.7  # width of the smoothing, in logarithms of the horizon
 _LIMITS = (0.5, 4.0)
-_EXPECTED = 0.3  # how far the logarithm of a factor is from 0, over many models
+# Variances of the logarithm of a factor: over many models, and from one stretch of a recording to another.
+_EXPECTED, _PASSING = 0.25, 0.2
 _FORGOTTEN = 0.1  # autocorrelation of errors that no longer know of each other
 
 
@@ -73,13 +75,16 @@ class Calibration(NamedTuple):
 
     def __str__(self) -> str:
         first, last = np.exp(np.log(self.factors[[0, -1]]).mean(axis=1))
-        return f"bands of forecasts are multiplied by {first:.2f} one step ahead, {last:.2f} from {len(self.factors)} on"
+        far = len(self.factors)
+        return f"bands of forecasts are multiplied by {first:.2f} one step ahead, by {last:.2f} from {far} on"
 
     @classmethod
     def of(cls, errors: "list[Errors]") -> "Calibration":
         """From errors of forecasts, of one length, from several origins."""
         score = np.stack([e.score for e in errors])  # (origins, h, dy)
-        counts = np.sum([[independent(run) for run in e.standardised.T] for e in errors], axis=0)
+        alike = np.mean([[independent(run) for run in e.standardised.T] for e in errors], axis=0)
+        horizon = score.shape[1]
+        counts = np.maximum(alike * (horizon + errors[-1].origin - errors[0].origin) / horizon, 1.0)
         columns = [_factors(score[:, :, j], count) for j, count in enumerate(counts)]
         return cls(np.column_stack(columns), float(counts.sum()))
 
@@ -88,20 +93,18 @@ def _factors(score: Float[NDArray, "origins h"], count: float) -> Float[NDArray,
     """Of one output: quantiles of octaves of the horizon, smoothed, and drawn towards 1."""
     horizon = score.shape[1]
     edges = [0, *(2**k for k in range(horizon.bit_length()) if 2**k < horizon), horizon]
-    at, logs, weights = [], [], []
+    at, logs = [], []
     for first, last in pairwise(edges):
         seen = score[:, first:last]
-        if np.isnan(seen).all():
-            continue
-        at.append(np.log(0.5 * (first + 1 + last)))
-        logs.append(np.log(np.clip(np.nanquantile(seen, LEVEL), *_LIMITS)))
-        # Errors h steps after origins that are further apart than they stay alike are independent of each other.
-        weights.append(_EXPECTED**2 / (_EXPECTED**2 + 0.5 / count))
+        if not np.isnan(seen).all():
+            at.append(np.log(0.5 * (first + 1 + last)))
+            logs.append(np.log(np.clip(np.nanquantile(seen, LEVEL), *_LIMITS)))
     if not at:
         return np.ones(horizon)
     distance = np.log(np.arange(1, horizon + 1))[:, None] - np.array(at)
     near = np.exp(-0.5 * (distance / _OCTAVE) ** 2)
-    return np.exp(near @ (np.array(weights) * np.array(logs)) / near.sum(axis=1))
+    believed = _EXPECTED / (_EXPECTED + _PASSING + 0.5 / count)
+    return np.exp(believed * (near @ np.array(logs)) / near.sum(axis=1))
 
 
 def independent(run: Float[NDArray, " t"]) -> float:
@@ -120,18 +123,27 @@ def independent(run: Float[NDArray, " t"]) -> float:
 class Errors(NamedTuple):
     """Of one forecast."""
 
+    origin: int
+    """The sample that it starts with."""
     score: Float[NDArray, "h dy"]
     """In units of the band that was promised: 1 is at its edge. NaN where nothing was observed."""
     standardised: Float[NDArray, "h dy"]
     """Signed, in standard deviations."""
 
     @classmethod
-    def of(cls, samples: Float[NDArray, "p h dy"], truth: Float[NDArray, "h dy"]) -> "Errors":
-        low, middle, high = np.quantile(samples, [0.5 - 0.5 * LEVEL, 0.5, 0.5 + 0.5 * LEVEL], axis=0)
-        error = truth - middle
+    def of(
+        cls,
+        origin: int,
+        samples: Float[NDArray, "p h dy"],
+        promised: Float[NDArray, "p2 h dy"],
+        truth: Float[NDArray, "h dy"],
+    ) -> "Errors":
+        """Of the median of `samples`, relative to the spread of `promised`."""
+        low, middle, high = np.quantile(promised, [0.5 - 0.5 * LEVEL, 0.5, 0.5 + 0.5 * LEVEL], axis=0)
+        error = truth - np.median(samples, axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
             score = np.abs(error) / np.where(error > 0, high - middle, middle - low)
-            return cls(score, error / samples.std(axis=0))
+            return cls(origin, score, error / promised.std(axis=0))
 
 
 def rolling(
@@ -163,28 +175,39 @@ def rolling(
         yield start, fitted.forecast(steps, ahead, state=now, **settings)
 
 
+class Origin(NamedTuple):
+    """A model, and its state before the first sample of a recording."""
+
+    fitted: "Fitted"
+    state: "States | None"
+
+
 def rolling_errors(
-    fitted: "Fitted",
     outputs: Float[NDArray, "t dy"],
     inputs: Float[NDArray, "t dc"] | None,
     horizon: int | None,
-    state: "States | None",
     seed: int,
+    of: Origin,
+    promised: Origin | None = None,
 ) -> list[Errors]:
-    """Of forecasts of a checked recording, all of one length, from origins at equal distances."""
+    """Of forecasts of a checked recording, all of one length, from origins at equal distances.
+
+    The errors are those of one model, `of`; the bands are those of another, `promised`, or its own. Forecasts that
+    diverge, or that nothing was observed of, are left out.
+    """
     length = len(outputs)
-    horizon = length // 2 if horizon is None else positive_int("horizon", horizon)
-    if horizon < 1 or horizon > length:
-        raise InvalidInput(
-            f"horizon: {horizon} step(s) ahead on {length} sample(s); expected at most as many, 1 or more."
-        )
-    every = max(1, -(-(length - horizon + 1) // _ORIGINS))
-    starts = range(0, length - horizon + 1, every)
-    paths = rolling(
-        fitted, outputs, inputs, starts, horizon, state=state, num_paths=_PATHS, seed=seed, calibrated=False
-    )
-    errors = [Errors.of(found.samples, outputs[start : start + horizon]) for start, found in paths]
-    errors = [e for e in errors if np.isfinite(e.score).any()]
-    if not errors:
-        raise InvalidInput("outputs: holds no number to compare a forecast with; expected some.")
-    return errors
+    horizon = max(1, length // 2) if horizon is None else positive_int("horizon", horizon)
+    if horizon > length:
+        raise InvalidInput(f"horizon: {horizon} steps ahead on {length} sample(s); expected at most as many.")
+    starts = range(0, length - horizon + 1, -(-(length - horizon + 1) // _ORIGINS))
+    settings: Any = {"num_paths": _PATHS, "seed": seed, "calibrated": False}
+
+    def paths(by: Origin) -> list[NDArray]:
+        found = rolling(by.fitted, outputs, inputs, starts, horizon, state=by.state, **settings)
+        return [forecast.samples for _, forecast in found]
+
+    made = paths(of)
+    rows = zip(starts, made, made if promised is None else paths(promised), strict=True)
+    with np.errstate(invalid="ignore"):  # of what has diverged nothing can be said
+        errors = [Errors.of(start, a, b, outputs[start : start + horizon]) for start, a, b in rows]
+    return [e for e in errors if np.isfinite(e.score).any()]

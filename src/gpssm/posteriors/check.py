@@ -16,7 +16,8 @@ LINES = ("ARX", "LinearGaussian")
 """Methods that learn a line."""
 MEAN = "TrainingMean"
 
-_AHEAD = 1.05  # errors that differ by less are the same
+AHEAD = 1.05
+"""Errors that differ by less than this factor are the same."""
 _HOLDS = (0.8, 0.98)  # share inside the 90% band that is said to hold
 _GRADES = (
     (80.0, "follows what was held back closely"),
@@ -51,7 +52,8 @@ class Score:
         """Of sample paths (p, h, dy), each with the truth (h, dy)."""
         truth = np.concatenate([y for _, y in runs])
         paths = np.concatenate([samples for samples, _ in runs], axis=1)
-        finite = bool(np.isfinite(np.square(paths).sum(axis=0)).all())
+        with np.errstate(over="ignore"):
+            finite = bool(np.isfinite(np.square(paths).sum(axis=0)).all())
         found = []
         for j in range(truth.shape[1]):
             y, p = truth[:, j], paths[:, :, j]
@@ -157,7 +159,7 @@ class Check:
         mean = next((s for s in self.scores[1:] if s.method == MEAN), None)
         if not np.isfinite(own.nrmse):
             return f"{own.method} diverges: do not forecast with it."
-        if mean is not None and own.nrmse > mean.nrmse / _AHEAD:
+        if mean is not None and own.nrmse > mean.nrmse / AHEAD:
             return f"{own.method} is no better than the mean of the recording."
         grade = next(words for least, words in _GRADES if fit >= least)
         return f"{own.method} {grade} (fit {fit:.0f}%)."
@@ -168,9 +170,9 @@ class Check:
         if not lines or own.method in LINES or not np.isfinite(own.nrmse):
             return ""
         best = min(lines, key=lambda s: s.nrmse)
-        if own.nrmse * _AHEAD < best.nrmse:
+        if own.nrmse * AHEAD < best.nrmse:
             return f"A line has {best.nrmse / own.nrmse:.2g} times its error."
-        if own.nrmse > _AHEAD * best.nrmse:
+        if own.nrmse > AHEAD * best.nrmse:
             return f"A line ({best.method}) is better: use that, or record more."
         return f"A line ({best.method}) is as good."
 

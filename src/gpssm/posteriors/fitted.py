@@ -28,7 +28,7 @@ from gpssm.numerics.lags import with_past
 from gpssm.plumbing import serialization
 from gpssm.plumbing.times import Times
 from gpssm.plumbing.validation import arguments, model_inputs, positive_int, series
-from gpssm.posteriors.calibration import Calibration, rolling_errors
+from gpssm.posteriors.calibration import Calibration, Origin, rolling_errors
 from gpssm.posteriors.check import Check
 from gpssm.posteriors.history import History
 from gpssm.posteriors.states import Forecast, States, check_state, kept_recording
@@ -235,7 +235,9 @@ class Fitted(ABC):
         ((100, 1), True)
         """
         y, c = series(outputs, inputs, self.output_dim, self.input_dim)
-        errors = rolling_errors(self, y, c if self.input_dim else None, horizon, state, seed)
+        errors = rolling_errors(y, c if self.input_dim else None, horizon, seed, Origin(self, state))
+        if not errors:
+            raise InvalidInput("outputs: holds no number that a forecast can be compared with; expected some.")
         return replace(cast(Any, self), calibration=Calibration.of(errors))
 
     def summary(self) -> Summary:

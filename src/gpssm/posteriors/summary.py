@@ -85,9 +85,7 @@ class Summary:
         return "\n".join(lines)
 
 
-_NOT_CHECKED = (
-    "not checked: fit with holdout=0.2, or evaluate it on other data, to know how well it forecasts."
-)
+_NOT_CHECKED = "not checked: fit with holdout=0.2, or evaluate it on other data, to know how well it forecasts."
 
 
 def summarise(model: GPSSM, scaling: Scaling, fixed: tuple[str, ...], history: History, method: str) -> Summary:
