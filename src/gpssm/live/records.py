@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from gpssm.datasets.csv_files import check_used_once, find_all, number_in, separator_of, without_rows
+from gpssm.datasets.tables import check_used_once, csv_reader, find_all, number_in, separator_of, without_rows
 from gpssm.errors import InvalidInput
 from gpssm.plumbing.validation import shown
 
@@ -76,7 +76,7 @@ class Lines:
         names, decimal_comma = table.names, table.decimal_comma
         outputs = find_all("outputs", self._names.outputs, table)
         inputs = find_all("inputs", self._names.inputs, table)
-        check_used_once(table, outputs, inputs, [])
+        check_used_once(table, outputs=outputs, inputs=inputs)
         self._check_width(len(outputs), len(inputs))
 
         def parse(text: str) -> Sample:
@@ -120,7 +120,7 @@ def _decode(data: bytes) -> str:
 def _cells(line: str, separator: str) -> list[str]:
     try:
         # Strict, or a quotation mark that is never closed would pass.
-        (row,) = csv.reader([line.rstrip("\r")], delimiter=separator, skipinitialspace=True, strict=True)
+        (row,) = csv_reader([line.rstrip("\r")], separator, strict=True)
     except (csv.Error, ValueError) as error:
         raise _no_row(line) from error
     return [cell.strip() for cell in row]
