@@ -27,6 +27,7 @@ _DATES = ("date", "datum", "fecha")  # where 20240301 is not a number
 _SHORT = "t"  # may be a temperature as well: not worth a word if it is no time
 _SPELLINGS = {"µs": "us", "μs": "us", "sec": "s", "secs": "s", "second": "s", "seconds": "s", "minute": "min"}
 _SPELLINGS |= {"minutes": "min", "hr": "h", "hour": "h", "hours": "h", "day": "d", "days": "d"}
+_LONGEST = 60  # characters of a name in which a unit is looked for: that of a longer one would take its time
 _FEW = 0.1  # rows of a column found by itself that may be out of order, or have the time of another
 
 _CLOCK = r"(\d{1,2}):(\d\d)(?::(\d\d)(?:[.,](\d{1,9})\d*)?)?(?: ?([AaPp])\.?[Mm]\.?)?"
@@ -260,6 +261,8 @@ def _unit(name: str) -> str:
 
 def _split(name: str) -> tuple[str, str]:
     """A name and the unit in it: in brackets whatever it is, without them one of time."""
+    if len(name) > _LONGEST:
+        return name, ""
     if match := re.fullmatch(r"(.*?)\s*[\[(]\s*([^\])]*?)\s*[\])]", name.strip()):
         unit = match[2]
         return match[1], _SPELLINGS.get(unit.lower(), unit.lower() if unit.lower() in UNITS else unit)
