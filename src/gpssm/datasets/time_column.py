@@ -5,7 +5,6 @@ first with dots (1.3.2024 12:00), and with slashes (13/1/2024) where a number ab
 have the unit that is in the name of their column: `time [s]`, `t (ms)`, `time_min`.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ _DATES = ("date", "datum", "fecha")  # where 20240301 is not a number
 _SHORT = "t"  # may be a temperature as well: not worth a word if it is no time
 _SPELLINGS = {"µs": "us", "μs": "us", "sec": "s", "secs": "s", "second": "s", "seconds": "s", "minute": "min"}
 _SPELLINGS |= {"minutes": "min", "hr": "h", "hour": "h", "hours": "h", "day": "d", "days": "d"}
+_LARGEST = 1e100  # number that is taken for a time
 _LONGEST = 60  # characters of a name in which a unit is looked for: that of a longer one would take its time
 _FEW = 0.1  # rows of a column found by itself that may be out of order, or have the time of another
 
@@ -77,9 +77,16 @@ def read_clock(table: Table, columns: Sequence[int]) -> Clock:
     name = " ".join(table.names[j] for j in columns) if table.header else "time"
     numbers = numbers_in(rows, table)
     compact = _base(name) in _DATES and all(map(_COMPACT.fullmatch, rows))
-    if not compact and all(value is not None and math.isfinite(value) for value in numbers):
-        return Clock(np.array(numbers, float), name, dated=False, unit=_unit(name))
-    return _dates(rows, name, table)
+    good = [value is not None and abs(value) < _LARGEST for value in numbers]
+    if compact or not good[0]:
+        return _dates(rows, name, table)
+    if not all(good):
+        i = good.index(False)
+        what = f"{shown(rows[i])} is not a finite number" if rows[i] else "the time is missing"
+        raise InvalidInput(
+            f"time: {table.file!r} line {table.lines[i]}, column {name!r}: {what}; expected one, as in the first row."
+        )
+    return Clock(np.array(numbers, float), name, dated=False, unit=_unit(name))
 
 
 def find_clock(table: Table, time: Any, used: set[int], groups: Sequence[list[int]]) -> tuple[list[int], list[str]]:

@@ -4,7 +4,6 @@ Everything that is changed on the way is said in a note; what cannot be made reg
 """
 
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +18,9 @@ NDArray = np.ndarray
 _NEAR = 0.25  # of a step: how far a row may be from its place
 _SAID = 0.01  # of a step: how far all rows may be without a word
 _FULL = 0.5  # part of the samples that must not be gaps
-_FULL_RESAMPLED = 0.1  # of those that the user has asked for
+_FULL_RESAMPLED = 0.01  # of those that the user has asked for
 _ROUNDING = 1e-9  # of a step: what is not a difference
+_EPSILON = 2.0**-50  # of a number: likewise
 
 
 class Rows(NamedTuple):
@@ -67,7 +67,7 @@ def _placed(clock: Clock, rows: Rows, wanted: Resampling | None, notes: list[str
     if len(rows.outputs) == 1:
         return Regular(rows.outputs, rows.inputs, None, notes)
     grid = _grid(clock, rows)
-    if grid.deviation > _SAID * grid.step:
+    if grid.deviation > _SAID * grid.times.step:
         away, step = _amount(grid.deviation, clock), grid.times.step_text
         notes.append(f"{clock.named}: rows are up to {away} away from a regular step of {step}: taken as regular.")
     return _filled(rows.outputs, rows.inputs, grid.places, grid.times, notes)
@@ -117,19 +117,32 @@ class _Grid(NamedTuple):
     """The index of the sample that every row is."""
     deviation: float
     """How far a row is from its place, at most."""
-    step: float
 
 
 def _grid(clock: Clock, rows: Rows) -> _Grid:
     """Regular times of which every row has its own; refused if there are none, or too few of them have a row."""
     since = (clock.values - clock.values[0]).astype(float)
     steps = np.diff(since)
-    tried = (_places(since, step) for step in (float(np.median(steps)), float(steps.min())))
-    index = next((places for places in tried if places is not None), None)
-    if index is None:
+    tried = [_places(since, step) for step in (float(np.median(steps)), float(steps.min()), float(np.mean(steps)))]
+    fits = [fit for fit in tried if fit is not None]
+    if not fits:
         raise _irregular(clock, rows, steps)
+    index = min(fits, key=lambda fit: (len(fit.places) < _FULL * (fit.places[-1] + 1), fit.away)).places
     if len(index) < _FULL * (index[-1] + 1):
         raise _with_gaps(clock, rows, steps)
+
+    times, deviation = _roundest(clock, since, index)
+    return _Grid(times, index.astype(int), deviation)
+
+
+def _roundest(clock: Clock, since: NDArray, index: NDArray) -> tuple[Times, float]:
+    """The roundest step, then the roundest start, that are about as near to all rows as any; and how near.
+
+    A clock that is some milliseconds late has a step of a second nevertheless, and whole seconds are written as such.
+    """
+    # Dates are whole numbers; of others the largest says what rounding may have done.
+    rounding = _EPSILON * float(since[-1] if clock.dated else np.max(np.abs(clock.values)))
+    origin = clock.values[0].item()
 
     def deviation(step: float, start: float) -> float:
         return float(np.max(np.abs(since - start - step * index)))
@@ -137,27 +150,29 @@ def _grid(clock: Clock, rows: Rows) -> _Grid:
     def start_of(step: float) -> float:
         return float(np.mean(since - step * index))
 
-    # The roundest step and then the roundest start that are about as near: a clock that is a millisecond late has a
-    # step of a second nevertheless, and whole seconds are written as such.
-    step, start = _line(index, since)
-    allowed = _looser(deviation(step, start), step)
-    steps_tried = (s for s in _rounder(step, step, clock.dated) if s > 0)
-    step = next((s for s in steps_tried if deviation(s, start_of(s)) <= allowed), step)
-    start, origin = start_of(step), clock.values[0].item()
-    allowed = _looser(deviation(step, start), step)
-    exact = origin + (round(start) if clock.dated else start)
-    begins = _rounder(exact, step, clock.dated)
-    begin = next((b for b in begins if deviation(step, b - origin) <= allowed), exact)
+    def about(best: float, step: float) -> float:
+        return max(best, min(2 * best, _NEAR * step)) + rounding
+
+    best, start = _line(index, since)
+    allowed = about(deviation(best, start), best)
+    steps = [step for step in _rounder(best, best, clock.dated) if step > 0]
+    step = next((step for step in steps if deviation(step, start_of(step)) <= allowed), steps[-1])
+    allowed = about(deviation(step, start_of(step)), step)
+    begins = _rounder(origin + (round(start_of(step)) if clock.dated else start_of(step)), step, clock.dated)
+    begin = next((begin for begin in begins if deviation(step, begin - origin) <= allowed), begins[-1])
     times = Times(begin, step, clock.dated, clock.unit, clock.zone, clock.name)
-    return _Grid(times, index.astype(int), deviation(step, begin - origin), step)
+    return times, deviation(step, begin - origin)
 
 
-def _looser(deviation: float, step: float) -> float:
-    return max(deviation, min(2 * deviation, _NEAR * step)) + _ROUNDING * step
+class _Fit(NamedTuple):
+    places: NDArray
+    """The index (a float) of the sample that every row is."""
+    away: float
+    """How far the farthest is from its place, in steps."""
 
 
-def _places(since: NDArray, step: float) -> NDArray | None:
-    """The index (a float) of the sample that every row is, at about this step; None if one has no place of its own."""
+def _places(since: NDArray, step: float) -> _Fit | None:
+    """The places of rows at about this step; None if one has none of its own."""
     if step <= 0:
         return None
     index = np.concatenate([[0], np.cumsum(np.rint(np.diff(since) / step))])
@@ -167,8 +182,8 @@ def _places(since: NDArray, step: float) -> NDArray | None:
         step, start = _line(index, since)
         places = (since - start) / step
         index = np.rint(places) - np.rint(places[0])
-    near = np.all(np.abs(places - np.rint(places)) <= _NEAR) and np.all(np.diff(index) >= 1)
-    return index if near else None
+    away = float(np.max(np.abs(places - np.rint(places))))
+    return _Fit(index, away) if away <= _NEAR and np.all(np.diff(index) >= 1) else None
 
 
 def _line(index: NDArray, since: NDArray) -> tuple[float, float]:
@@ -178,14 +193,13 @@ def _line(index: NDArray, since: NDArray) -> tuple[float, float]:
     return step, float(since.mean() - step * index.mean())
 
 
-def _rounder(value: int | float, scale: float, dated: bool) -> Iterator[int | float]:
+def _rounder(value: int | float, scale: float, dated: bool) -> list[int | float]:
     """A number rounded to days, hours, ... nanoseconds; or to a digit of it or of `scale` after the other."""
     if dated:
-        for size in (UNITS["d"], UNITS["h"], UNITS["min"], *(10**power for power in range(9, -1, -1))):
-            yield (round(value) + size // 2) // size * size
-    else:
-        first = int(np.floor(np.log10(max(abs(value), scale))))
-        yield from (round(float(value), digits - first) for digits in range(16))
+        sizes = (UNITS["d"], UNITS["h"], UNITS["min"], *(10**power for power in range(9, -1, -1)))
+        return [(round(value) + size // 2) // size * size for size in sizes]
+    first = int(np.floor(np.log10(max(abs(value), scale))))
+    return [*(round(float(value), digits - first) for digits in range(16)), float(value)]
 
 
 def _irregular(clock: Clock, rows: Rows, steps: NDArray) -> InvalidInput:
@@ -209,8 +223,8 @@ def _with_gaps(clock: Clock, rows: Rows, steps: NDArray) -> InvalidInput:
     return InvalidInput(
         f"time: {rows.file!r}, {clock.named}: a gap of {_amount(steps[longest], clock)} before line "
         f"{rows.lines[longest + 1]}, where the step is {_amount(step, clock)}; cut it into several recordings (a "
-        f"column that numbers them, --id), or take the mean or the last value within a longer step "
-        f"({_ways_out(clock, step)}), or count samples (--time {NO_TIME})."
+        f"column that numbers them, --id), or have missing samples there ({_ways_out(clock, step)}), "
+        f"or count samples (--time {NO_TIME})."
     )
 
 
