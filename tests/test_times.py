@@ -495,6 +495,13 @@ def test_times_of_interleaved_recordings(write: Write) -> None:
     assert len(notes) == 1 and notes[0].startswith(f"{path}: a: 1 of 4 samples")
 
 
+def test_not_every_one_of_many_recordings_is_talked_about(write: Write) -> None:
+    path = write("run,time,y\n" + "".join(f"{run},{t},{t}\n" for run in range(30) for t in (0, 1, 3)))
+    data, notes = read(path, id="run")
+    assert [len(y) for y in data.outputs] == [4] * 30
+    assert len(notes) == 11 and notes[-1] == "20 more recordings were changed in such ways."
+
+
 # Cells and separators -------------------------------------------------------------------------
 
 

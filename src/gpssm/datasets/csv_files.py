@@ -5,6 +5,7 @@ import io
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import overload
 
@@ -22,6 +23,7 @@ NDArray = np.ndarray
 Paths = list[str] | list[Path] | list[PathType] | tuple[PathType, ...]
 Column = str | int
 Columns = Column | Sequence[Column]
+_SAID = 10  # recordings of which it is said what was changed
 
 
 @overload
@@ -143,13 +145,14 @@ def from_csv(
     check_used_once(first, outputs=output_columns, inputs=input_columns, id=id_columns, time=time_columns)
     if resample is not None and not time_columns:
         raise InvalidInput(f"resample: got {resample!r}, but no column of times was found; expected its name as time.")
-    _say(notes, first.file)
 
+    said = {first.file: notes}
     ids: list[str] = []
     found: list[Regular] = []
     for table, recordings in zip(tables, groups, strict=True):
         y, c = numbers(table, output_columns), numbers(table, input_columns)
         clock = read_clock(table, time_columns) if time_columns else None
+        said[table.file] = [*said.get(table.file, []), *([clock.note] if clock and clock.note else [])]
         for key, rows in recordings.items():
             ids.append(key if not many else f"{table.file}:{key}" if id_columns else table.file)
             if clock is None:
@@ -157,7 +160,9 @@ def from_csv(
             else:
                 samples = Rows(y[rows], c[rows], [table.lines[i] for i in rows], table.file)
                 found.append(regular(clock._replace(values=clock.values[rows]), samples, resample))
-                _say(found[-1].notes, table.file if not id_columns else f"{table.file}: {key}")
+                where = table.file if not id_columns else f"{table.file}: {key}"
+                said[where] = [*said.get(where, []), *found[-1].notes]
+    _say(said)
     _check_steps(ids, [recording.times for recording in found])
     output_names = tuple(first.names[j] for j in output_columns)
     input_names = tuple(first.names[j] for j in input_columns)
@@ -168,9 +173,14 @@ def from_csv(
     return Series(found[0].outputs, None if cs is None else cs[0], None, output_names, input_names, found[0].times)
 
 
-def _say(notes: list[str], where: str) -> None:
-    for note in notes:
-        warnings.warn(f"{where}: {note}", DataWarning, stacklevel=3)
+def _say(said: dict[str, list[str]]) -> None:
+    """Notes by the recording that they are about, not of very many."""
+    about = {where: notes for where, notes in said.items() if notes}
+    lines = [f"{where}: {note}" for where, notes in islice(about.items(), _SAID) for note in notes]
+    if len(about) > _SAID:
+        lines.append(f"{len(about) - _SAID} more recordings were changed in such ways.")
+    for line in lines:
+        warnings.warn(line, DataWarning, stacklevel=3)
 
 
 def _check_steps(ids: list[str], times: list[Times | None]) -> None:

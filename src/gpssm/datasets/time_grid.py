@@ -53,7 +53,7 @@ def regular(clock: Clock, rows: Rows, resample: str | None) -> Regular:
 
     Rows that are missing become NaN outputs; their inputs are those before. A single row has no step, and no times.
     """
-    notes = [clock.note] if clock.note else []
+    notes: list[str] = []
     wanted = None if resample is None else _resampling(resample, clock)
     clock, rows = _sorted(clock, rows, notes)
     with np.errstate(all="ignore"):  # numbers near the largest, which are not regular
