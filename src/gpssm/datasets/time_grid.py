@@ -95,7 +95,7 @@ def _without_doubles(clock: Clock, rows: Rows, notes: list[str]) -> tuple[Clock,
     for i in np.flatnonzero(double):
         mine, other = (np.concatenate([rows.outputs[j], rows.inputs[j]]) for j in (i, i - 1))
         if not np.array_equal(mine, other, equal_nan=True):
-            when = Times(clock.values[i].item(), 1, clock.dated, clock.unit, clock.zone).text(1)[0]
+            when = Times(clock.values[i].item(), 0, clock.dated, clock.unit, clock.zone).text(1)[0]
             hint = " A clock that is set back needs offsets from UTC." if clock.dated and not clock.zone else ""
             steps = np.diff(clock.values)
             step = float(np.median(steps[steps > 0])) if steps.any() else 1.0
@@ -199,7 +199,7 @@ def _rounder(value: int | float, scale: float, dated: bool) -> list[int | float]
         sizes = (UNITS["d"], UNITS["h"], UNITS["min"], *(10**power for power in range(9, -1, -1)))
         return [(round(value) + size // 2) // size * size for size in sizes]
     first = int(np.floor(np.log10(max(abs(value), scale))))
-    return [*(round(float(value), digits - first) for digits in range(16)), float(value)]
+    return [*(round(float(value), digits - first) + 0.0 for digits in range(16)), float(value)]  # -0.0 + 0.0 is 0.0
 
 
 def _irregular(clock: Clock, rows: Rows, steps: NDArray) -> InvalidInput:

@@ -67,10 +67,11 @@ class Times(NamedTuple):
         return np.round(found, max(0, _DIGITS - 1 - int(np.floor(np.log10(largest)))))
 
     def text(self, length: int) -> list[str]:
-        """The same in words: ISO dates, without the parts of a second that are zero in all of them; or numbers."""
+        """The same in words: ISO dates, without the parts that are zero in all of them; or numbers."""
         if not self.dated:
             return [np.format_float_positional(value, trim="-") for value in self.values(length)]
-        unit = next(u for u, n in _PARTS if int(self.start) % n == 0 and int(self.step) % n == 0)
+        parts = _PARTS[1:] if self.zone else _PARTS  # an offset stands behind a time of day
+        unit = next(u for u, n in parts if int(self.start) % n == 0 and int(self.step) % n == 0)
         dates: list[str] = np.datetime_as_string(self.values(length), unit=unit).tolist()
         return [f"{date}{self.zone}" for date in dates]
 
@@ -132,4 +133,4 @@ def _offset(zone: str) -> int:
 
 
 _MANY = 1000  # of a unit are better said in a larger one
-_PARTS: tuple[tuple[Any, int], ...] = (("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1))
+_PARTS: tuple[tuple[Any, int], ...] = (("D", UNITS["d"]), *((unit, UNITS[unit]) for unit in ("s", "ms", "us", "ns")))
