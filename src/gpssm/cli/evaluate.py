@@ -7,7 +7,7 @@ import numpy as np
 from rich.table import Table
 
 from gpssm import evaluation, metrics
-from gpssm.cli.files import load_model, read_recording
+from gpssm.cli.files import load_model, read_recording, reading, say_gap
 from gpssm.cli.options import EvaluateOptions
 from gpssm.cli.output import print_json, report_divergence, table_console, working
 from gpssm.datasets.series import Series
@@ -23,14 +23,17 @@ def run(options: EvaluateOptions) -> None:
     if options.fresh and history is not None:
         raise InvalidInput("fresh: given with a history; expected one of them, a new experiment has no past.")
     fitted = load_model(options.model)
-    test = read_recording(data, fitted, columns)
-    past = None if history is None else read_recording(history, fitted, columns)
+    how = reading(options)
+    test = read_recording(data, fitted, columns, how)
+    past = None if history is None else read_recording(history, fitted, columns, how, "history")
     if options.fresh:
         if len(test.outputs) <= block:
             raise InvalidInput(
                 f"block: {block} samples to start from, but {str(data)!r} has {len(test.outputs)}; expected fewer."
             )
         past, test = test.rows(slice(None, block)), test.rows(slice(block, None))
+    else:
+        say_gap(fitted.end.times if past is None else past.end, test, data, GAP)
     if np.isnan(test.outputs).all():
         raise InvalidInput(f"data: {str(data)!r} holds no number to score; expected at least one.")
     with working("evaluating", options.quiet):
@@ -44,6 +47,8 @@ def run(options: EvaluateOptions) -> None:
         report_divergence(f"in {name}, from sample {step} on,")
 
 
+GAP = "--history gives the samples in between, --fresh takes it as a new experiment"
+"""What to do where the test does not follow what was seen before."""
 DIVERGED = {"rmse": math.inf, "nlpd": math.inf, "crps": math.inf, "coverage90": math.nan}
 """Scores of paths that have diverged."""
 

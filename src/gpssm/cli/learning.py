@@ -187,4 +187,5 @@ def _names(options: StreamOptions, model: Any) -> Names:
     default = Names(OUTPUTS)
     if isinstance(model, Posterior):
         default = Names(model.recording.output_names, model.recording.input_names)
-    return Names(split(options.outputs) or default.outputs, split(options.inputs) or default.inputs)
+    inputs = split(options.inputs) or default.inputs
+    return Names(split(options.outputs) or default.outputs, inputs, options.time)

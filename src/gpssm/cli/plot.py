@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.backend_bases import FigureCanvasBase
 
 from gpssm import metrics, plots
-from gpssm.cli.files import check_target, load_model, read_recording
+from gpssm.cli.files import check_target, load_model, read_recording, reading, say_gap
 from gpssm.cli.options import PlotOptions
 from gpssm.cli.output import print_json, print_line, save_figure, working
 from gpssm.datasets.series import Series
@@ -51,7 +51,10 @@ def run(options: PlotOptions) -> None:
     check_target(picture, options.model, data)
     fitted = load_model(options.model)
     with working("drawing", options.quiet):
-        test = None if data is None else read_recording(data, fitted, (options.outputs, options.inputs))
+        test = None
+        if data is not None:
+            test = read_recording(data, fitted, (options.outputs, options.inputs), reading(options))
+            say_gap(fitted.end.times, test, data, "the picture is right only if nothing has happened in between")
         view = _view(fitted, test, "" if data is None else _literal(data.name))
         _draw(fitted, view, picture)
     if options.as_json:
