@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpssm import metrics
-from gpssm.plumbing.validation import positive_int, series
+from gpssm.plumbing.validation import Recording, positive_int
 from gpssm.posteriors.fitted import Fitted
 from gpssm.posteriors.states import States
 
@@ -113,14 +113,12 @@ def blocks(
     ((50, 50, 1), True)
     """
     positive_int("length", length)
-    y, c = series(outputs, inputs, fitted.output_dim, fitted.input_dim)
     now = fitted.end if state is None else state
+    y, c, _ = fitted.checked(outputs, inputs, now)
     parts = []
     for first in range(0, len(y), length):
         rows = slice(first, first + length)
-        ahead = c[rows] if fitted.input_dim else None
-        horizon = len(y[rows])
-        parts.append(fitted.forecast(horizon, ahead, state=now, num_paths=num_paths, seed=seed + first).samples)
+        parts.append(fitted.ahead(c[rows], state=now, num_paths=num_paths, seed=seed + first).samples)
         if first + length < len(y):
-            now = fitted.filter(y[rows], ahead, state=now, seed=seed + first)
+            now = fitted.filtered(Recording(y[rows], c[rows], None), state=now, seed=seed + first)
     return np.concatenate(parts, axis=1)

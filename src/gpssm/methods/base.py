@@ -24,6 +24,7 @@ from gpssm.gp.means import Linear
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, Transition
 from gpssm.numerics.parameters import match, parameters
+from gpssm.plumbing import guards
 from gpssm.plumbing.compilation import CompileClock
 from gpssm.plumbing.interruption import Interruption
 from gpssm.plumbing.precision import double_precision
@@ -108,9 +109,10 @@ class StateSpaceMethod(Specification, ABC):
         """Learn the model from a recording.
 
         Args:
-            outputs: (T, dy), NaN where a value is missing; or a list of such arrays.
+            outputs: (T, dy), NaN where a value is missing; or a list of such arrays. Tables of pandas, polars or
+                anything with `__dataframe__` keep their names, and an index of times, in all that the model returns.
             inputs: (T, dc) known inputs, the row that acts on the way to the same row of
-                `outputs`; or a list of such arrays.
+                `outputs`; or a list of such arrays. Of tables with an index the rows at that of `outputs`.
             seed: all randomness of the fit.
             restarts: fits from the same data with other random numbers, of which the one with the best
                 bound is kept; by default as many as the method needs.
@@ -121,7 +123,7 @@ class StateSpaceMethod(Specification, ABC):
             the fit early, with the best model so far.
         """
         clock = CompileClock()
-        ys, cs = training_data(outputs, inputs)
+        ys, cs, output_names, input_names, end = training_data(outputs, inputs)
         if restarts is not None:
             positive_int("restarts", restarts)
         method, linear = self, None
@@ -129,9 +131,12 @@ class StateSpaceMethod(Specification, ABC):
             linear = enough_states(Recordings.standardised(ys, cs))
             method = replace(self, state_dim=linear[0].order)
         problem = method.problem(ys, cs, seed)
+        dx, _, dc = problem.dims
+        inducing = getattr(method, "num_inducing", 0)
+        guards.report(guards.too_few(problem.windows.num_observed, dx, dx + dc, inducing))
         with watcher(progress, self.name) as watch, Interruption() as interruption:
             posterior = Restarts(method, problem, Monitor(interruption, watch), seed, linear).best(restarts)
-            posterior = posterior.learned_from(ys, cs, seed=seed)
+            posterior = posterior.learned_from(ys, cs, seed=seed).named(output_names, input_names, end)
         posterior.history.interrupted = interruption.requested
         posterior.history.compile_seconds = clock.seconds
         return posterior

@@ -58,9 +58,11 @@ class LinearMethod(ABC):
         """Learn the model from a recording.
 
         Args:
-            outputs: (T, dy), NaN where a value is missing; or a list of such arrays.
+            outputs: (T, dy), NaN where a value is missing; or a list of such arrays. Tables of pandas, polars or
+                anything with `__dataframe__` keep their names, and an index of times, in all that the model returns.
             inputs: (T, dc) known inputs, the row that acts on the way to the same row of
-                `outputs`; or a list of such arrays. Not used where outputs are forecast from themselves alone.
+                `outputs`; or a list of such arrays. Of tables with an index the rows at that of `outputs`. Not used
+                where outputs are forecast from themselves alone.
             seed: not used; nothing here is random.
             progress: show a progress bar, or call this function after every iteration, where there are any.
 
@@ -68,8 +70,8 @@ class LinearMethod(ABC):
             The fitted model, which filters, smooths and forecasts exactly.
         """
         clock = CompileClock()
-        ys, cs = training_data(outputs, inputs)
-        posterior = self.learn(ys, cs, progress).learned_from(ys, cs)
+        ys, cs, output_names, input_names, end = training_data(outputs, inputs)
+        posterior = self.learn(ys, cs, progress).learned_from(ys, cs).named(output_names, input_names, end)
         posterior.history.compile_seconds = clock.seconds
         return posterior
 

@@ -3,6 +3,7 @@
 Everything else in the package counts samples; times are what the user brought, kept to label what is given back.
 """
 
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,8 @@ from gpssm.plumbing.catalogue import saved
 NDArray = np.ndarray
 
 _DIGITS = 12  # of a time that is a number: 0.1 * 3 is 0.3
+_SAME_STEP = 1e-3  # a step that was estimated from rounded times
+_SAME_TIME = 0.1  # of a step
 
 
 @saved
@@ -65,6 +68,43 @@ class Times(NamedTuple):
     def later(self, rows: int) -> "Times":
         """The times from so many samples later on."""
         return self._replace(start=self.start + rows * self.step)
+
+    @property
+    def counts(self) -> bool:
+        """Whether they are numbers of samples."""
+        return not self.dated and not self.unit and self.step == 1 and self.start == int(self.start)
+
+    @property
+    def plain(self) -> bool:
+        """Whether they count samples from 0, as the rows of any table can be counted: that says nothing of when."""
+        return self.counts and self.start == 0
+
+    def same_clock(self, other: "Times") -> bool:
+        """Whether both are dates, or numbers of one unit, at the same step; that of a single sample may be any (0)."""
+        kinds = self.dated == other.dated and bool(self.zone) == bool(other.zone)
+        steps = 0 in (self.step, other.step) or abs(self.step - other.step) <= _SAME_STEP * self.step
+        return kinds and steps and (self.unit == other.unit or not (self.unit and other.unit))
+
+    def rows_until(self, other: "Times") -> int | None:
+        """How many samples after the first of these the first of the others is; None if they are on no common grid.
+
+        >>> Times(0.5, 0.1).rows_until(Times(0.8, 0.1)), Times(0.5, 0.1).rows_until(Times(0.85, 0.1))
+        (3, None)
+        """
+        if not self.same_clock(other):
+            return None
+        steps = (other._utc() - self._utc()) / (self.step or other.step or 1)
+        return round(steps) if abs(steps - round(steps)) <= _SAME_TIME else None
+
+    def _utc(self) -> int | float:
+        """The first, whatever the zone."""
+        ahead = datetime.fromisoformat(f"1970-01-01T00:00:00{self.zone}").utcoffset() if self.zone else None
+        return self.start - (int(ahead.total_seconds()) * 1_000_000_000 if ahead else 0)
+
+    def described(self) -> str:
+        """Start and step, for an error."""
+        step = f"{self.step / 1e9:.{_DIGITS}g} s" if self.dated else f"{self.step:.{_DIGITS}g}"
+        return f"from {self.text(1)[0]} on" + (f" in steps of {step}" if self.step else "")
 
 
 _PARTS: tuple[tuple[Any, int], ...] = (("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1))
