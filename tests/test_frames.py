@@ -240,6 +240,8 @@ def test_an_index_that_only_counts_says_nothing() -> None:
     ahead = model.forecast(2, num_paths=5).to_dataframe()
     assert ahead.index.tolist() == [1, 2] and ahead.index.name == "step"
     assert model.filter([1.0, 2.0]).to_dataframe().index.name == "sample"
+    seconds = gpssm.LastValue().fit(pd.Series([1.0, 2.0, 4.0], index=[0.0, 1.0, 2.0]))
+    assert seconds.forecast(2, num_paths=5).to_dataframe().index.tolist() == [3.0, 4.0]
 
 
 def test_times_that_were_rounded_are_regular() -> None:

@@ -71,8 +71,9 @@ class Times(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether they are numbers of samples."""
-        return not self.dated and not self.unit and self.step == 1 and self.start == int(self.start)
+        """Whether they are numbers of samples, whole ones; 0.0, 1.0, ... may be seconds."""
+        whole = isinstance(self.start, int) and isinstance(self.step, int)
+        return whole and self.step == 1 and not self.dated and not self.unit
 
     @property
     def plain(self) -> bool:

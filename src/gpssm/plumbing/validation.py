@@ -122,11 +122,11 @@ def training_data(outputs: Any, inputs: Any) -> TrainingData:
             raise InvalidInput(
                 f"outputs: channel {shown_as} is constant ({seen[0]:g}); expected a signal that varies. Drop it."
             )
-    output_names = labels or numbered("outputs", rows.shape[1])
+    end, output_names = _end(y_tables), labels or numbered("outputs", rows.shape[1])
     input_names = c_tables[0].names or numbered("inputs", cs[0].shape[1])
     wrong = guards.outliers("outputs", output_names, ys) + guards.outliers("inputs", input_names, cs)
     guards.report(wrong + guards.still_inputs(input_names, cs))
-    return TrainingData(ys, cs, output_names, input_names, _end(y_tables))
+    return TrainingData(ys, cs, output_names, input_names, end)
 
 
 class Known(NamedTuple):
