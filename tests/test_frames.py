@@ -450,3 +450,14 @@ def test_a_stream_and_its_posterior_take_frames(frame: pd.DataFrame) -> None:
     np.testing.assert_array_equal(ahead.samples, stream.forecast(5, inputs.to_numpy(), num_paths=5).samples)
     states = stream.posterior().filter(frame["temp"], frame[INPUTS])
     assert list(states.to_dataframe().index) == list(frame.index)
+
+
+def test_a_checked_fit_and_a_calibration_know_names_and_times(frame: pd.DataFrame) -> None:
+    past, future = frame.iloc[:ROWS], frame.iloc[ROWS:]
+    model = gpssm.ARX(order=1).fit(past[OUTPUTS], past[INPUTS], holdout=0.2)
+    assert model.end.times is not None and model.end.times.text(1) == ["2024-03-01T18:35:00"]
+    a, b = (model.calibrate(future[OUTPUTS[::step]], frame[INPUTS[::step]]).calibration for step in (1, -1))
+    assert a is not None and b is not None
+    np.testing.assert_array_equal(a.factors, b.factors)
+    with pytest.raises(InvalidInput, match=r"^outputs: .*expected 2024-03-01T18:40:00 first"):
+        model.calibrate(frame[OUTPUTS].iloc[3:], frame[INPUTS])

@@ -154,6 +154,14 @@ def test_a_fit_warns_once_at_the_line_of_the_user() -> None:
     assert line.startswith("DataWarning <string> 5 outputs: 'y1' is 1e+06 at row 50 ")
 
 
+def test_a_checked_fit_warns_once() -> None:
+    """Of the whole recording; not once more of what is held back, nor of the methods that it is compared with."""
+    frame = driven().assign(pump=3.5)
+    frame.loc[280, "level"] = 1e6
+    found = warned(lambda: gpssm.ARX(order=1).fit(frame["level"], frame[["valve", "pump"]], holdout=0.2))
+    assert [sentence.split(" ")[:2] for sentence in found] == [["outputs:", "'level'"], ["inputs:", "'pump'"]]
+
+
 # --- too little, too still ------------------------------------------------------------------------
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from gpssm import metrics
-from gpssm.plumbing.validation import Recording, positive_int
+from gpssm.plumbing.validation import positive_int
+from gpssm.posteriors.calibration import rolling
 from gpssm.posteriors.fitted import Fitted
 from gpssm.posteriors.states import States
 
@@ -115,10 +116,5 @@ def blocks(
     positive_int("length", length)
     now = fitted.end if state is None else state
     y, c, _ = fitted.checked(outputs, inputs, now)
-    parts = []
-    for first in range(0, len(y), length):
-        rows = slice(first, first + length)
-        parts.append(fitted.ahead(c[rows], state=now, num_paths=num_paths, seed=seed + first).samples)
-        if first + length < len(y):
-            now = fitted.filtered(Recording(y[rows], c[rows], None), state=now, seed=seed + first)
-    return np.concatenate(parts, axis=1)
+    found = rolling(fitted, y, c, range(0, len(y), length), length, state=now, num_paths=num_paths, seed=seed)
+    return np.concatenate([forecast.samples for _, forecast in found], axis=1)

@@ -88,6 +88,11 @@ class TrainingData(NamedTuple):
     end: Times | None
     """Of the last sample of the last recording, if it is known."""
 
+    def labels(self, rows: int) -> tuple[tuple[str, ...], tuple[str, ...], Times | None]:
+        """Names, and when the last recording ended if only so many of its samples are learned from."""
+        end = None if self.end is None else self.end.later(rows - len(self.outputs[-1]))
+        return self.output_names, self.input_names, end
+
 
 def training_data(outputs: Any, inputs: Any) -> TrainingData:
     """Checked recordings, of one or a list of them; arrays, or tables with names and times (`plumbing.frames`).
