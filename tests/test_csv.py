@@ -334,7 +334,7 @@ def test_what_is_read_can_be_fitted(write: Write) -> None:
 
     rows = "".join(f"{k},{t % 5},{t}\n" for t in range(6) for k in "ab")
     data = from_csv(write("k,y,u\n" + rows), "y", "u", id="k")
-    outputs, inputs = training_data(data.outputs, data.inputs)
+    outputs, inputs, *_ = training_data(data.outputs, data.inputs)
     assert [y.shape for y in outputs] == [c.shape for c in inputs] == [(6, 1), (6, 1)]
     with pytest.raises(InvalidInput, match="at least 2"):
         gpssm.EnVI(1).fit(from_csv(write("y\n1\n"), "y").outputs)

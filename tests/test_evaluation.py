@@ -38,6 +38,7 @@ def test_part() -> tuple[np.ndarray, np.ndarray]:
     return y[LENGTH:], u[LENGTH:]
 
 
+@pytest.mark.filterwarnings("ignore::gpssm.errors.DataWarning")  # that is what the poison looks like
 def test_poisoned_future_gives_the_same_forecast(fitted: Fitted, test_part: tuple[np.ndarray, np.ndarray]) -> None:
     """The forecast of a block is the same, to the bit, whatever comes from its first sample on."""
     y, u = test_part
@@ -103,6 +104,7 @@ def test_wrong_block_length_is_refused(fitted: Fitted, test_part: tuple[np.ndarr
         evaluation.blocks(fitted, *test_part, length=0)
 
 
+@pytest.mark.filterwarnings("ignore::gpssm.errors.DataWarning")  # that is what the poison looks like
 def test_experiment_never_shows_the_second_half_to_the_fit() -> None:
     """The scores' own forecast is the same with a poisoned second half."""
     y, u = driven(200)

@@ -192,11 +192,12 @@ def test_anything_as_a_matrix(value: Any, columns: int | None) -> None:
     assert is_table(array) and columns in (None, array.shape[1])
 
 
+@pytest.mark.filterwarnings("ignore::gpssm.errors.DataWarning")  # most of it does look wrong
 @settings(anything, max_examples=400)
 @given(outputs=values, inputs=st.none() | values)
 def test_anything_as_training_data(outputs: Any, inputs: Any) -> None:
     try:
-        ys, cs = validation.training_data(outputs, inputs)
+        ys, cs, *_ = validation.training_data(outputs, inputs)
     except InvalidInput as error:
         assert str(error).startswith(("outputs", "inputs")) and str(error).endswith(".")
         return
@@ -211,7 +212,7 @@ def test_anything_as_training_data(outputs: Any, inputs: Any) -> None:
 @given(outputs=values, inputs=st.none() | values, dy=st.integers(1, 2), dc=st.integers(0, 2))
 def test_anything_as_a_recording_of_a_model(outputs: Any, inputs: Any, dy: int, dc: int) -> None:
     try:
-        y, c = validation.series(outputs, inputs, dy, dc)
+        y, c, _ = validation.series(outputs, inputs, validation.Known(dy, dc))
     except InvalidInput as error:
         assert str(error).startswith(("outputs: ", "inputs: "))
         return

@@ -69,6 +69,7 @@ def with_outputs(data: Benchmark, outputs: np.ndarray) -> Benchmark:
     return data._replace(tests=(data.test._replace(series=data.test.series._replace(outputs=outputs)),))
 
 
+@pytest.mark.filterwarnings("ignore::gpssm.errors.DataWarning")  # these start far away
 @pytest.mark.parametrize("run_in", [0, 50])
 def test_outputs_after_the_run_in_are_never_read(run_in: int) -> None:
     data = simulated(run_in)
@@ -81,6 +82,7 @@ def test_outputs_after_the_run_in_are_never_read(run_in: int) -> None:
     np.testing.assert_allclose(honest["truth"][0], data.test.series.outputs[run_in:, 0], rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::gpssm.errors.DataWarning")  # these start far away
 def test_the_run_in_finds_the_state_and_is_not_scored() -> None:
     data = simulated(50)
     found = recordings.fit(data, "ARX", 0)

@@ -122,12 +122,12 @@ def test_data_is_refused(case):
 
 def test_good_data_is_accepted():
     """What is left of a sequence is what was handed in, and a vector is one channel."""
-    ys, cs = training_data([SIGNAL, replaced(SIGNAL[:9], 3, np.nan)], [TWO, TWO[:9]])
+    ys, cs, *_ = training_data([SIGNAL, replaced(SIGNAL[:9], 3, np.nan)], [TWO, TWO[:9]])
     assert [y.shape for y in ys] == [(T, 1), (9, 1)]
     assert [c.shape for c in cs] == [(T, 2), (9, 2)]
     np.testing.assert_array_equal(ys[0][:, 0], SIGNAL)
     np.testing.assert_array_equal(cs[1], TWO[:9])
-    (y,), (c,) = training_data(TWO.tolist(), None)
+    (y,), (c,), *_ = training_data(TWO.tolist(), None)
     np.testing.assert_array_equal(y, TWO)
     assert c.shape == (T, 0)
     all_missing_here = training_data([SIGNAL, np.full(5, np.nan)], None)[0]
@@ -136,7 +136,7 @@ def test_good_data_is_accepted():
 
 def test_rows_collected_in_a_loop_are_one_recording():
     """Many short vectors are rows, a few long ones recordings; nested lists of rows are recordings."""
-    (y,), _ = training_data(list(TWO), None)
+    (y,), *_ = training_data(list(TWO), None)
     np.testing.assert_array_equal(y, TWO)
     assert [len(y) for y in training_data([SIGNAL, SIGNAL[:20]], None)[0]] == [T, 20]
     assert [y.shape for y in training_data([TWO.tolist(), TWO[:9].tolist()], None)[0]] == [(T, 2), (9, 2)]
@@ -152,7 +152,7 @@ def test_small_and_large_units_are_not_constant():
 def test_inputs_that_are_known_for_longer_than_the_outputs():
     """As in `filter`, the rows without an output are not used; whatever happens must be about `inputs`."""
     try:
-        ys, cs = training_data(SIGNAL[:20], TWO)
+        ys, cs, *_ = training_data(SIGNAL[:20], TWO)
     except ValueError as error:
         assert str(error).startswith("inputs: ")
     else:

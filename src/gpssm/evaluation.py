@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpssm import metrics
-from gpssm.plumbing.validation import positive_int, series
+from gpssm.plumbing.validation import positive_int
 from gpssm.posteriors.calibration import rolling
 from gpssm.posteriors.fitted import Fitted
 from gpssm.posteriors.states import States
@@ -114,8 +114,7 @@ def blocks(
     ((50, 50, 1), True)
     """
     positive_int("length", length)
-    y, c = series(outputs, inputs, fitted.output_dim, fitted.input_dim)
-    starts = range(0, len(y), length)
-    ahead = c if fitted.input_dim else None
-    found = rolling(fitted, y, ahead, starts, length, state=state, num_paths=num_paths, seed=seed)
+    now = fitted.end if state is None else state
+    y, c, _ = fitted.checked(outputs, inputs, now)
+    found = rolling(fitted, y, c, range(0, len(y), length), length, state=now, num_paths=num_paths, seed=seed)
     return np.concatenate([forecast.samples for _, forecast in found], axis=1)

@@ -20,8 +20,6 @@ def run(options: FilterOptions) -> None:
             states = fitted.smooth(recording.outputs, recording.inputs)
         else:
             states = fitted.filter(recording.outputs, recording.inputs, filter=chosen)
-    found = {"mean": states.mean, "sd": states.std}
-    shown = {f"x{i + 1}_{name}": values[:, i] for i in range(fitted.state_dim) for name, values in found.items()}
     about = {
         "model": str(model),
         "data": str(data),
@@ -30,6 +28,6 @@ def run(options: FilterOptions) -> None:
         "smoothed": smooth,
         "log_likelihood": states.log_likelihood,
     }
-    print_columns(with_times(recording.times, shown), out, about, options.as_json, "sample")
+    print_columns(with_times(recording.times, states.columns()), out, about, options.as_json, "sample")
     if not options.as_json:
         print_line(f"{len(states.mean)} samples, log-likelihood {states.log_likelihood:.6g}\nstates: {out}")

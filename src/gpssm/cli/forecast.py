@@ -16,8 +16,6 @@ from gpssm.posteriors.states import Forecast
 
 NDArray = np.ndarray
 
-QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
-
 
 def run(options: ForecastOptions) -> None:
     """Read, run on from the last sample, write a row for every step."""
@@ -33,7 +31,7 @@ def run(options: ForecastOptions) -> None:
         state = None if past is None else fitted.filter(past.outputs, past.inputs, seed=seed)._replace(times=past.times)
         paths = fitted.forecast(steps, ahead, state=state, num_paths=options.paths, seed=seed)
     about: dict[str, object] = {"model": str(options.model), "horizon": steps, "paths": options.paths}
-    print_columns(with_times(paths.times, _columns(paths, fitted.output_names)), out, about, options.as_json, "step")
+    print_columns(with_times(paths.times, _columns(paths)), out, about, options.as_json, "step")
     if out is not None and not options.as_json:
         print_line(f"{steps} steps from {options.paths} paths\nforecast: {out}")
 
@@ -77,11 +75,5 @@ def _after(end: Times | None, future: Series, path: Path) -> NDArray:
     return inputs[before:]
 
 
-def _columns(paths: Forecast, names: tuple[str, ...]) -> dict[str, NDArray]:
-    output_dim = paths.samples.shape[2]
-    if len(set(names)) < output_dim:  # two of one name would share a column
-        names = tuple(f"y{i + 1}" for i in range(output_dim))
-    quantiles = zip(QUANTILES, paths.quantile(list(QUANTILES.values())), strict=True)
-    values = {"mean": paths.mean, "sd": paths.std, **dict(quantiles)}
-    columns = {"step": np.arange(1, len(paths.mean) + 1)}
-    return columns | {f"{name}_{kind}": v[:, i] for i, name in enumerate(names) for kind, v in values.items()}
+def _columns(paths: Forecast) -> dict[str, NDArray]:
+    return {"step": np.arange(1, len(paths.mean) + 1)} | paths.columns()

@@ -7,7 +7,7 @@ posterior that comes out. `docs/extend.md` shows how to write one.
 
 from abc import ABC
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -25,6 +25,7 @@ from gpssm.methods.checked import Recordings, Stage, checked
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, Transition
 from gpssm.numerics.parameters import match, parameters
+from gpssm.plumbing import guards
 from gpssm.plumbing.compilation import CompileClock
 from gpssm.plumbing.interruption import Interruption
 from gpssm.plumbing.precision import double_precision
@@ -111,9 +112,10 @@ class StateSpaceMethod(Specification, ABC):
         """Learn the model from a recording.
 
         Args:
-            outputs: (T, dy), NaN where a value is missing; or a list of such arrays.
+            outputs: (T, dy), NaN where a value is missing; or a list of such arrays. Tables of pandas, polars or
+                anything with `__dataframe__` keep their names, and an index of times, in all that the model returns.
             inputs: (T, dc) known inputs, the row that acts on the way to the same row of
-                `outputs`; or a list of such arrays.
+                `outputs`; or a list of such arrays. Of tables with an index the rows at that of `outputs`.
             seed: all randomness of the fit.
             restarts: fits from the same data with other random numbers, of which the one with the best
                 bound is kept; by default as many as the method needs.
@@ -129,11 +131,15 @@ class StateSpaceMethod(Specification, ABC):
             the fit early, with the best model so far.
         """
         clock = CompileClock()
-        data = Recordings(*training_data(outputs, inputs))
+        given = training_data(outputs, inputs)
         if restarts is not None:
             positive_int("restarts", restarts)
+
+        def learn(data: Recordings, stage: Stage) -> Posterior:
+            return self._fit(seed, restarts, watch, data, stage).named(*given.labels(len(data.outputs[-1])))
+
         with watcher(progress, self.name) as watch, Interruption(max_seconds) as interruption:
-            posterior = checked(partial(self._fit, seed, restarts, watch), data, holdout, seed, interruption)
+            posterior = checked(learn, Recordings(given.outputs, given.inputs), holdout, seed, interruption)
         posterior.history.interrupted = interruption.signalled
         posterior.history.compile_seconds = clock.seconds
         return posterior
@@ -147,6 +153,10 @@ class StateSpaceMethod(Specification, ABC):
             linear, why = enough_states(Standardised.standardised(*data))
             method = replace(self, state_dim=linear[0].order)
         problem = method.problem(*data, seed)
+        if stage.first is None:
+            dx, _, dc = problem.dims
+            inducing = getattr(method, "num_inducing", 0)
+            guards.report(guards.too_few(problem.windows.num_observed, dx, dx + dc, inducing))
         monitor = Monitor(stage.interruption, watch, again=stage.again)
         posterior = Restarts(method, problem, monitor, seed, linear).best(restarts).learned_from(*data, seed=seed)
         posterior.history.messages[:0] = [why] if why else []

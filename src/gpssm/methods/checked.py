@@ -9,6 +9,7 @@ import numpy as np
 from gpssm.errors import InvalidInput
 from gpssm.methods import registry
 from gpssm.plumbing.interruption import Interruption
+from gpssm.plumbing.validation import Recording
 from gpssm.posteriors.calibration import Calibration, Origin, rolling_errors
 from gpssm.posteriors.check import LINES, MEAN, Check, Score
 from gpssm.posteriors.fitted import Fitted
@@ -109,7 +110,7 @@ def check(fitted: Fitted, early: Recordings, held: Recordings, seed: int) -> Che
     for name in (*LINES, MEAN):
         if name != fitted.method:
             method = registry.build(name, **registry.applicable(name, state_dim=AUTO))
-            simple = method.fit(early.outputs, early.inputs)
+            simple = method.learn(*early, False).learned_from(*early)
             scores.append(Score.of(name, _free_runs(simple, early, held, seed)))
     return Check(sum(map(len, held.outputs)), tuple(scores), fitted.output_names)
 
@@ -120,9 +121,8 @@ def calibration(first: Fitted, fitted: Fitted, early: Recordings, held: Recordin
     None where the first has diverged.
     """
     i = max(range(len(held.outputs)), key=lambda i: len(held.outputs[i]))
-    y, c = held.outputs[i], held.inputs[i] if fitted.input_dim else None
     made, promised = (Origin(model, _state(model, early, i, seed)) for model in (first, fitted))
-    errors = rolling_errors(y, c, None, seed, made, promised)
+    errors = rolling_errors(held.outputs[i], held.inputs[i], None, seed, made, promised)
     return Calibration.of(errors) if errors else None
 
 
@@ -131,11 +131,11 @@ def _free_runs(fitted: Fitted, early: Recordings, held: Recordings, seed: int) -
     runs = []
     for i, (y, c) in enumerate(zip(*held, strict=True)):
         if len(y):
-            state, ahead = _state(fitted, early, i, seed), c if fitted.input_dim else None
-            runs.append((fitted.forecast(len(y), ahead, state=state, seed=seed, calibrated=False).samples, y))
+            state = _state(fitted, early, i, seed)
+            runs.append((fitted.ahead(c, state=state, seed=seed, calibrated=False).samples, y))
     return runs
 
 
 def _state(fitted: Fitted, early: Recordings, i: int, seed: int) -> States:
     """Where the part of recording `i` begins that was held back."""
-    return fitted.filter(early.outputs[i], early.inputs[i] if fitted.input_dim else None, seed=seed)
+    return fitted.filtered(Recording(early.outputs[i], early.inputs[i], None), seed=seed)

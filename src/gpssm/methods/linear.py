@@ -67,9 +67,11 @@ class LinearMethod(ABC):
         """Learn the model from a recording.
 
         Args:
-            outputs: (T, dy), NaN where a value is missing; or a list of such arrays.
+            outputs: (T, dy), NaN where a value is missing; or a list of such arrays. Tables of pandas, polars or
+                anything with `__dataframe__` keep their names, and an index of times, in all that the model returns.
             inputs: (T, dc) known inputs, the row that acts on the way to the same row of
-                `outputs`; or a list of such arrays. Not used where outputs are forecast from themselves alone.
+                `outputs`; or a list of such arrays. Of tables with an index the rows at that of `outputs`. Not used
+                where outputs are forecast from themselves alone.
             seed: of the forecasts of a check; nothing else here is random.
             holdout: share of every recording, at its end, to check the model with: it is learned from without that
                 end first, whose forecast is set beside those of simpler methods (`check`) and corrects the bands
@@ -81,6 +83,7 @@ class LinearMethod(ABC):
             The fitted model, which filters, smooths and forecasts exactly.
         """
         clock, interruption = CompileClock(), Interruption(max_seconds)
+        given = training_data(outputs, inputs)
         with watcher(progress, self.name) as watch:
 
             def limited(p: Progress) -> None:
@@ -90,9 +93,10 @@ class LinearMethod(ABC):
                     raise StopIteration  # which ends an optimiser of SciPy with what it has
 
             def learn(data: Recordings, stage: Stage) -> LinearPosterior:
-                return self.learn(*data, limited).learned_from(*data)
+                learned = self.learn(*data, limited).learned_from(*data)
+                return learned.named(*given.labels(len(data.outputs[-1])))
 
-            posterior = checked(learn, Recordings(*training_data(outputs, inputs)), holdout, seed, interruption)
+            posterior = checked(learn, Recordings(given.outputs, given.inputs), holdout, seed, interruption)
         posterior.history.compile_seconds = clock.seconds
         return posterior
 

@@ -191,9 +191,9 @@ class GPSSM(eqx.Module):
         initial_state: q(x_0) of every recording and p(x_0).
 
     >>> from gpssm import EnVI, Schedule
-    >>> model = EnVI(1, 5, schedule=Schedule(max_steps=1)).fit([[0.1], [0.3], [0.2], [0.5], [0.4]]).model
+    >>> model = EnVI(1, 3, schedule=Schedule(max_steps=1)).fit([[0.1], [0.3], [0.2], [0.5], [0.4]]).model
     >>> model.state_dim, model.num_inducing, model.emission.matrix.shape
-    (1, 5, (1, 1))
+    (1, 3, (1, 1))
     """
 
     transition: Annotated[Any, TransitionLike]

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Positive
-from gpssm.plumbing.validation import CONSTANT
+from gpssm.plumbing.guards import CONSTANT
 
 NDArray = np.ndarray
 A = TypeVar("A", np.ndarray, jax.Array)

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float
 
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Gaps, NonNegative, Positive
-from gpssm.plumbing.validation import CONSTANT
+from gpssm.plumbing.guards import CONSTANT
 
 NDArray = np.ndarray
 

@@ -35,7 +35,7 @@ from gpssm.plumbing import serialization
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Carried, Gaps, NonNegative, renamed, shape
 from gpssm.plumbing.precision import double_precision
-from gpssm.plumbing.validation import arguments, model_inputs, positive_int, shown
+from gpssm.plumbing.validation import Known, arguments, model_inputs, positive_int, shown
 from gpssm.posteriors.posterior import Posterior
 from gpssm.posteriors.states import Forecast
 
@@ -211,7 +211,7 @@ class Stream:
         positive_int("horizon", horizon)
         positive_int("num_paths", num_paths, 2)
         assert self.input_dim is not None
-        c = self._with_recent(model_inputs(inputs, horizon, self.input_dim))
+        c = self._with_recent(model_inputs(inputs, horizon, Known(0, self.input_dim)))
         states, samples = _paths(type(self.method), jax.random.key(seed), self.state, jnp.asarray(c), num_paths)
         return Forecast(np.asarray(samples), np.asarray(states))
 

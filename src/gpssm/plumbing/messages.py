@@ -1,6 +1,8 @@
 """What is said on standard error."""
 
+import inspect
 import sys
+import warnings
 from contextlib import suppress
 
 
@@ -14,3 +16,11 @@ def write_error(text: str) -> None:
     with suppress(OSError, ValueError):  # then nobody misses it
         sys.stderr.write(text)
         sys.stderr.flush()
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn at the line that called the package, however deep this is."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("gpssm."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)

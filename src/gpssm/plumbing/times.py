@@ -24,6 +24,7 @@ UNITS = {
     "d": 86_400_000_000_000,
 }
 """Of durations, in nanoseconds; every unit a multiple of the one before."""
+_SAME_TIME = 0.1  # of a step
 
 
 @saved
@@ -84,6 +85,34 @@ class Times(NamedTuple):
         """The step in words: "5 min", or a number and its unit if it is known."""
         return duration(self.step) if self.dated else f"{self.step:.6g} {self.unit}".rstrip()
 
+    @property
+    def counts(self) -> bool:
+        """Whether they are numbers of samples, whole ones; 0.0, 1.0, ... may be seconds."""
+        whole = isinstance(self.start, int) and isinstance(self.step, int)
+        return whole and self.step == 1 and not self.dated and not self.unit
+
+    @property
+    def plain(self) -> bool:
+        """Whether they count samples from 0, as the rows of any table can be counted: that says nothing of when."""
+        return self.counts and self.start == 0
+
+    def same_clock(self, other: "Times") -> bool:
+        """Whether both are dates, or numbers of one unit, at the same step; that of a single sample may be any (0)."""
+        return self._comparable(other) and (0 in (self.step, other.step) or self.same_step(other))
+
+    def rows_until(self, other: "Times") -> int | None:
+        """How many samples after the first of these the first of the others is; None if they are on no common grid.
+
+        >>> Times(0.5, 0.1).rows_until(Times(0.8, 0.1)), Times(0.5, 0.1).rows_until(Times(0.85, 0.1))
+        (3, None)
+        """
+        steps = self.steps_until(other) if self.same_clock(other) else None
+        return None if steps is None or abs(steps - round(steps)) > _SAME_TIME else round(steps)
+
+    def described(self) -> str:
+        """Start and step, for an error."""
+        return f"from {self.text(1)[0]} on" + (f" in steps of {self.step_text}" if self.step else "")
+
     def same_step(self, other: "Times") -> bool:
         """Whether two recordings are sampled alike, as far as their units say.
 
@@ -102,9 +131,15 @@ class Times(NamedTuple):
         >>> Times(0.0, 2.0, unit="s").steps_until(Times(8.0, 2.0, unit="s"))
         4.0
         """
-        if self.dated != other.dated or self.unit != other.unit or bool(self.zone) != bool(other.zone):
+        if not self._comparable(other):
             return None
-        return (other.start - _offset(other.zone) - self.start + _offset(self.zone)) / self.step
+        ahead = other.start - _offset(other.zone) - self.start + _offset(self.zone)
+        return ahead / (self.step or other.step or 1)
+
+    def _comparable(self, other: "Times") -> bool:
+        """Whether both are dates, or numbers of one unit as far as that is known."""
+        kinds = self.dated == other.dated and bool(self.zone) == bool(other.zone)
+        return kinds and (self.unit == other.unit or not (self.unit and other.unit))
 
     @property
     def _nanoseconds(self) -> int | None:

@@ -2,11 +2,15 @@
 
 import reprlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpssm.errors import InvalidInput
+from gpssm.plumbing import guards
+from gpssm.plumbing.frames import Table, is_frame, read_frame
+from gpssm.plumbing.guards import CONSTANT
+from gpssm.plumbing.times import Times
 
 NDArray = np.ndarray
 # A variance, or one for every channel.
@@ -17,9 +21,6 @@ _SHOWN = 60  # characters of a bad value that are repeated in its error
 _brief = reprlib.Repr()
 _brief.maxlevel, _brief.maxlist, _brief.maxdict = 4, 20, 20
 _brief.maxstring = _brief.maxlong = _brief.maxother = 4 * _SHOWN
-
-# A channel whose spread is below this share of its size is constant to rounding.
-CONSTANT = 1e-12
 
 
 def real(name: str, value: Any, expected: str, hint: str = "") -> NDArray:
@@ -44,7 +45,8 @@ def matrix(name: str, value: Any, columns: int | None = None) -> NDArray:
     if array.ndim != 2:
         raise InvalidInput(f"{name}: expected an array (time, channels), got shape {array.shape}.")
     if columns is not None and array.shape[1] != columns:
-        raise InvalidInput(f"{name}: expected {columns} column(s), got shape {array.shape}.")
+        turned = f"; pass {name}.T" if array.shape[0] == columns else ""
+        raise InvalidInput(f"{name}: expected {columns} column(s), got shape {array.shape}{turned}.")
     if np.isinf(array).any():
         row, column = np.argwhere(np.isinf(array))[0]
         raise InvalidInput(f"{name}: infinite value at row {row}, column {column}; use NaN for a missing sample.")
@@ -52,13 +54,15 @@ def matrix(name: str, value: Any, columns: int | None = None) -> NDArray:
 
 
 def is_sequence_list(value: Any) -> bool:
-    """True for a list of recordings: arrays (T_i, channels), or vectors that cannot be the rows of one matrix.
+    """True for a list of recordings: tables, arrays (T_i, channels), or vectors that cannot be rows of one matrix.
 
     Many short vectors of one length are rows collected in a loop; a few long ones, or vectors of
     different lengths, are recordings.
     """
     if not isinstance(value, (list, tuple)) or not value:
         return False
+    if any(map(is_frame, value)):
+        return True
     if not all(isinstance(item, np.ndarray) for item in value):
         return all(isinstance(item, (list, tuple)) and item and _is_vector(item[0]) for item in value)
     if any(item.ndim != 1 for item in value):
@@ -74,56 +78,186 @@ def _is_vector(value: Any) -> bool:
         return False
 
 
-def training_data(outputs: Any, inputs: Any) -> tuple[list[NDArray], list[NDArray]]:
-    """Checked lists of output (T_i, dy) and input (T_i, dc) sequences, of one recording or a list of them."""
+class TrainingData(NamedTuple):
+    """Recordings to learn from: outputs (T_i, dy), inputs (T_i, dc), their names, and when the last ended."""
+
+    outputs: list[NDArray]
+    inputs: list[NDArray]
+    output_names: tuple[str, ...]
+    input_names: tuple[str, ...]
+    end: Times | None
+    """Of the last sample of the last recording, if it is known."""
+
+    def labels(self, rows: int) -> tuple[tuple[str, ...], tuple[str, ...], Times | None]:
+        """Names, and when the last recording ended if only so many of its samples are learned from."""
+        end = None if self.end is None else self.end.later(rows - len(self.outputs[-1]))
+        return self.output_names, self.input_names, end
+
+
+def training_data(outputs: Any, inputs: Any) -> TrainingData:
+    """Checked recordings, of one or a list of them; arrays, or tables with names and times (`plumbing.frames`).
+
+    Rows of inputs are those at the times of the outputs, if both have times. Warns of what looks wrong.
+    """
     many = is_sequence_list(outputs)
-    ys = _sequences("outputs", outputs if many else [outputs], many)
+    y_tables = _sequences("outputs", outputs if many else [outputs], many)
     if inputs is None:
-        cs = [np.zeros((len(y), 0)) for y in ys]
+        c_tables = [Table(np.zeros((len(y.values), 0))) for y in y_tables]
     else:
         if many != is_sequence_list(inputs):
             raise InvalidInput("inputs: expected a list of as many sequences as outputs has, or an array for an array.")
-        cs = _sequences("inputs", inputs if many else [inputs], many)
-    if len(cs) != len(ys):
-        raise InvalidInput(f"inputs: got {len(cs)} sequences, outputs has {len(ys)}; expected one for each.")
-    for i, (y, c) in enumerate(zip(ys, cs, strict=True)):
+        c_tables = _sequences("inputs", inputs if many else [inputs], many)
+    if len(c_tables) != len(y_tables):
+        raise InvalidInput(
+            f"inputs: got {len(c_tables)} sequences, outputs has {len(y_tables)}; expected one for each."
+        )
+    ys, cs = [y.values for y in y_tables], []
+    for i, (y, c) in enumerate(zip(y_tables, c_tables, strict=True)):
         suffix = f"[{i}]" if many else ""
-        if len(y) < 2:
-            raise InvalidInput(f"outputs{suffix}: {len(y)} sample(s); expected at least 2.")
-        _check_inputs(f"inputs{suffix}", c, len(y))
-    rows = np.concatenate(ys)
+        if len(y.values) < 2:
+            raise InvalidInput(f"outputs{suffix}: {len(y.values)} sample(s); expected at least 2.")
+        cs.append(_rows_at(f"inputs{suffix}", c, y.times, len(y.values), f"outputs{suffix}"))
+    rows, labels = np.concatenate(ys), y_tables[0].names
     for channel in range(rows.shape[1]):
+        shown_as = repr(labels[channel]) if labels else str(channel)
         seen = rows[~np.isnan(rows[:, channel]), channel]
         if seen.size == 0:
-            raise InvalidInput(f"outputs: channel {channel} is NaN throughout; expected at least two values. Drop it.")
+            raise InvalidInput(f"outputs: channel {shown_as} is NaN throughout; expected at least two values. Drop it.")
         if np.ptp(seen) <= CONSTANT * np.max(np.abs(seen)):
             raise InvalidInput(
-                f"outputs: channel {channel} is constant ({seen[0]:g}); expected a signal that varies. Drop it."
+                f"outputs: channel {shown_as} is constant ({seen[0]:g}); expected a signal that varies. Drop it."
             )
-    return ys, [c[: len(y)] for y, c in zip(ys, cs, strict=True)]
+    end, output_names = _end(y_tables), labels or numbered("outputs", rows.shape[1])
+    input_names = c_tables[0].names or numbered("inputs", cs[0].shape[1])
+    wrong = guards.outliers("outputs", output_names, ys) + guards.outliers("inputs", input_names, cs)
+    guards.report(wrong + guards.still_inputs(input_names, cs))
+    return TrainingData(ys, cs, output_names, input_names, end)
 
 
-def series(outputs: Any, inputs: Any, output_dim: int, input_dim: int) -> tuple[NDArray, NDArray]:
-    """Checked outputs (T, output_dim) and inputs (T, input_dim) for a model that has already been fitted."""
-    y = matrix("outputs", outputs, output_dim)
-    if len(y) < 1:
+class Known(NamedTuple):
+    """What a fitted model knows of the recordings that it was learned from."""
+
+    output_dim: int
+    input_dim: int
+    output_names: tuple[str, ...] = ()
+    input_names: tuple[str, ...] = ()
+    times: Times | None = None
+
+
+class Recording(NamedTuple):
+    """Outputs (T, dy) and inputs (T, dc), and when they were taken, if it is known."""
+
+    outputs: NDArray
+    inputs: NDArray
+    times: Times | None
+
+
+def series(outputs: Any, inputs: Any, known: Known, expected: Times | None = None) -> Recording:
+    """A checked recording for a model that has already been fitted; `expected` are its times, if they are known.
+
+    Columns of tables are those of the model, in its order.
+    """
+    y = _of_model("outputs", outputs, known.output_dim, known.output_names)
+    if len(y.values) < 1:
         raise InvalidInput("outputs: 0 samples; expected at least 1.")
-    return y, model_inputs(inputs, len(y), input_dim)
+    times = y.times
+    if times is not None and times.plain and not (known.times is not None and known.times.counts):
+        times = None
+    if times is not None and known.times is not None and not known.times.same_clock(times):
+        raise InvalidInput(
+            f"outputs: the index goes {times.described()}, that of the training data {known.times.described()}; "
+            "expected the same kind and step. Use frame.resample(...).mean()."
+        )
+    if times is not None and times.step == 0:
+        times = None if known.times is None else times._replace(step=known.times.step)
+    if times is not None and expected is not None and expected.rows_until(times) != 0:
+        raise InvalidInput(
+            f"outputs: the index goes {times.described()}; expected {expected.text(1)[0]} first, "
+            "the sample after the last that the state has seen."
+        )
+    if y.times is None or not is_frame(inputs):
+        c = model_inputs(inputs, len(y.values), known, expected)
+    else:
+        given = _of_model("inputs", inputs, known.input_dim, known.input_names)
+        c = _rows_at("inputs", given, y.times, len(y.values), "outputs")
+    return Recording(y.values, c, expected if times is None else times)
 
 
-def model_inputs(inputs: Any, length: int, input_dim: int) -> NDArray:
-    """Checked control inputs (length, input_dim); None stands for those of a model without inputs."""
+def model_inputs(inputs: Any, length: int, known: Known, expected: Times | None = None) -> NDArray:
+    """Checked control inputs (length, input_dim); None stands for those of a model without inputs.
+
+    Of a table with times the rows from the first `expected` time on, if that is known.
+    """
     if inputs is None:
-        if input_dim:
+        if known.input_dim:
             raise InvalidInput(
-                f"inputs: missing; the model was fitted with {input_dim} input(s), expected ({length}, {input_dim})."
+                f"inputs: missing; the model was fitted with {known.input_dim} input(s), "
+                f"expected ({length}, {known.input_dim})."
             )
         return np.zeros((length, 0))
-    if input_dim == 0:
+    c = _of_model("inputs", inputs, known.input_dim, known.input_names)
+    if c.times is not None and expected is not None and c.times.plain and not expected.counts:
+        expected = None
+    return _rows_at("inputs", c, expected, length)
+
+
+def _of_model(name: str, value: Any, columns: int, names: tuple[str, ...]) -> Table:
+    """A recording with the columns that a model has, in its order."""
+    if name == "inputs" and columns == 0:
         raise InvalidInput("inputs: the model was fitted without inputs; expected None.")
-    c = matrix("inputs", inputs, input_dim)
-    _check_inputs("inputs", c, length)
+    table = _table(name, value)
+    if table.names and len(set(names)) == columns:
+        if set(table.names) == set(names):
+            table = _in_order(table, names)
+        elif names != numbered(name, columns):  # a model that was fitted to arrays does not know any
+            raise InvalidInput(
+                f"{name}: the columns are {', '.join(table.names)}; expected those of the model: {', '.join(names)}."
+            )
+    return table._replace(values=matrix(name, table.values, columns))
+
+
+def numbered(argument: str, count: int) -> tuple[str, ...]:
+    """Names for columns that have none: y1, y2, ... of outputs, u1, u2, ... of inputs."""
+    return tuple(f"{'y' if argument == 'outputs' else 'u'}{i + 1}" for i in range(count))
+
+
+def _table(name: str, value: Any) -> Table:
+    table = read_frame(name, value) if is_frame(value) else Table(value)
+    return table._replace(values=matrix(name, table.values))
+
+
+def _in_order(table: Table, names: tuple[str, ...]) -> Table:
+    return table._replace(values=table.values[:, [table.names.index(name) for name in names]], names=names)
+
+
+def _rows_at(name: str, table: Table, times: Times | None, length: int, of: str = "") -> NDArray:
+    """As many rows of inputs, those at the given times if both know any; `of` is whose times these are."""
+    c, first = table.values, 0
+    if table.times is not None and times is not None:
+        offset = table.times.rows_until(times)
+        needed = f"there is no row for {times.text(1)[0]}, {f'the first of {of}' if of else 'the next time'}"
+        if offset is None or offset < 0 or offset >= len(c):
+            raise InvalidInput(f"{name}: {needed}; the index goes {table.times.described()}, {len(c)} row(s).")
+        first = offset
+        if len(c) < first + length:
+            missing = times.later(len(c) - first).text(1)[0]
+            raise InvalidInput(f"{name}: there is no row for {missing}; expected {length} from {times.text(1)[0]} on.")
+    c = c[first:]
+    _check_inputs(name, c, length)
     return c[:length]
+
+
+def _end(tables: list[Table]) -> Times | None:
+    """When the last recording ended; all that know their times must have the same step."""
+    known = [table.times for table in tables if table.times is not None]
+    for i, times in enumerate(known):
+        if not known[0].same_clock(times):
+            raise InvalidInput(
+                f"outputs: the index of the first recording goes {known[0].described()}, that of number {i} "
+                f"{times.described()}; expected the same kind and step in all."
+            )
+    last = tables[-1].times
+    return None if last is None or last.plain else last.later(len(tables[-1].values) - 1)
 
 
 def arguments(x: Any, columns: int) -> NDArray:
@@ -152,14 +286,26 @@ def variances(name: str, value: Any, size: int) -> NDArray:
     return np.broadcast_to(array, (size,)).copy()
 
 
-def _sequences(name: str, items: Sequence[Any], many: bool) -> list[NDArray]:
-    arrays = [matrix(f"{name}[{i}]" if many else name, item) for i, item in enumerate(items)]
-    widths = {a.shape[1] for a in arrays}
+def _sequences(name: str, items: Sequence[Any], many: bool) -> list[Table]:
+    """Recordings with the same columns, in the order of the first that has names."""
+    tables = [_table(f"{name}[{i}]" if many else name, item) for i, item in enumerate(items)]
+    widths = {table.values.shape[1] for table in tables}
     if len(widths) > 1:
         raise InvalidInput(f"{name}: sequences have {sorted(widths)} channels; expected the same number in all.")
-    if name == "outputs" and 0 in widths:
+    width, rows = widths.pop(), sum(len(table.values) for table in tables)
+    if name == "outputs" and width == 0:
         raise InvalidInput("outputs: 0 channels; expected at least one.")
-    return arrays
+    if width > rows > 0:  # nothing can be learned of so many channels; it would take long to find out
+        raise InvalidInput(
+            f"{name}: {width} channels of {rows} sample(s), expected (time, channels) with more samples; pass {name}.T."
+        )
+    names = next((table.names for table in tables if table.names), ())
+    other = next((table.names for table in tables if table.names and set(table.names) != set(names)), ())
+    if other:
+        raise InvalidInput(
+            f"{name}: one recording has the columns {', '.join(names)}, another {', '.join(other)}; expected the same."
+        )
+    return [_in_order(table, names) if table.names else table._replace(names=names) for table in tables]
 
 
 def _check_inputs(name: str, c: NDArray, length: int) -> None:

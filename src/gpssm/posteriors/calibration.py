@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from gpssm.errors import InvalidInput
 from gpssm.plumbing.catalogue import saved
-from gpssm.plumbing.validation import positive_int
+from gpssm.plumbing.validation import Recording, positive_int
 
 if TYPE_CHECKING:  # a fitted model calls what is here
     from gpssm.posteriors.fitted import Fitted
@@ -149,7 +149,7 @@ class Errors(NamedTuple):
 def rolling(
     fitted: "Fitted",
     outputs: Float[NDArray, "t dy"],
-    inputs: Float[NDArray, "t dc"] | None,
+    inputs: Float[NDArray, "t dc"],
     starts: range,
     horizon: int,
     *,
@@ -167,12 +167,10 @@ def rolling(
     for start in starts:
         if start > seen:
             rows = slice(seen, start)
-            now = fitted.filter(outputs[rows], None if inputs is None else inputs[rows], state=now, seed=seed + seen)
+            now = fitted.filtered(Recording(outputs[rows], inputs[rows], None), state=now, seed=seed + seen)
             seen = start
-        rows = slice(start, start + horizon)
-        ahead, steps = None if inputs is None else inputs[rows], len(outputs[rows])
-        settings: Any = {"num_paths": num_paths, "seed": seed + start, "calibrated": calibrated}
-        yield start, fitted.forecast(steps, ahead, state=now, **settings)
+        ahead, settings = inputs[start : start + horizon], {"num_paths": num_paths, "seed": seed + start}
+        yield start, fitted.ahead(ahead, state=now, calibrated=calibrated, **settings)
 
 
 class Origin(NamedTuple):
@@ -184,7 +182,7 @@ class Origin(NamedTuple):
 
 def rolling_errors(
     outputs: Float[NDArray, "t dy"],
-    inputs: Float[NDArray, "t dc"] | None,
+    inputs: Float[NDArray, "t dc"],
     horizon: int | None,
     seed: int,
     of: Origin,

@@ -1,7 +1,9 @@
 """What every fit returns: `transition`, `filter`, `smooth`, `forecast`, `summary`, `save`, in the user's units.
 
 All calls are pure functions of the fitted model, their arguments and a seed. Outputs are (T, dy), NaN where a value is
-missing; inputs (T, dc), of which row t acts on the way to row t of the outputs.
+missing; inputs (T, dc), of which row t acts on the way to row t of the outputs. Both are arrays, or tables of pandas,
+polars or anything with `__dataframe__`: columns are found by name, rows of inputs by the index of the outputs, and an
+index of times goes on in what is returned. What looks as if it was not meant is a `DataWarning`.
 
 >>> import numpy as np
 >>> from gpssm import ARX
@@ -25,9 +27,17 @@ from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
 from gpssm.models.scaling import Scaling
 from gpssm.numerics.lags import with_past
-from gpssm.plumbing import serialization
+from gpssm.plumbing import guards, serialization
 from gpssm.plumbing.times import Times
-from gpssm.plumbing.validation import arguments, model_inputs, positive_int, series
+from gpssm.plumbing.validation import (
+    Known,
+    Recording,
+    arguments,
+    model_inputs,
+    numbered,
+    positive_int,
+    series,
+)
 from gpssm.posteriors.calibration import Calibration, Origin, rolling_errors
 from gpssm.posteriors.check import Check
 from gpssm.posteriors.history import History
@@ -142,18 +152,19 @@ class Fitted(ABC):
         [3.0, 3.0, 7.0]
         """
         chosen = self.check_filter(filter)
-        found = self._filtered(*self._checked(outputs, inputs, state), state, chosen, seed)
-        return found._replace(times=_times_after(state))
+        return self.filtered(self.checked(outputs, inputs, state), state=state, filter=chosen, seed=seed)
 
     def smooth(self, outputs: Any, inputs: Any = None, *, seed: int = 0) -> States:
         """The state at every time given all samples; arguments and prior as those of `filter`."""
-        return self._smoothed(*self._checked(outputs, inputs), seed)
+        given = self.checked(outputs, inputs)
+        return self._smoothed(given.outputs, self._with_past(given.inputs), seed)._replace(times=given.times)
 
     def one_step(
         self, outputs: Any, inputs: Any = None, *, state: States | None = None, seed: int = 0
     ) -> tuple[Float[NDArray, "t dy"], Float[NDArray, "t dy"]]:
         """Mean and standard deviation of every sample, predicted from those before it; arguments as in `filter`."""
-        predicted = self._predicted(*self._checked(outputs, inputs, state), state, seed)
+        given = self.checked(outputs, inputs, state)
+        predicted = self._predicted(given.outputs, self._with_past(given.inputs, state), state, seed)
         mean, var = (np.asarray(part, float) for part in predicted)
         return self.scaling.outputs(mean), np.sqrt(var) * self.scaling.output_scale
 
@@ -177,7 +188,8 @@ class Fitted(ABC):
 
         Args:
             horizon: number of steps.
-            inputs: (horizon, dc) future inputs, if the model has any.
+            inputs: (horizon, dc) future inputs, if the model has any. Of a table with times the rows that follow the
+                last sample.
             state: result of `filter` to start from, after its last sample; `end` by default.
             num_paths: number of paths, 2 or more.
             seed: of the draws.
@@ -194,16 +206,10 @@ class Fitted(ABC):
         positive_int("horizon", horizon)
         positive_int("num_paths", num_paths, 2)
         check_state(state, self.state_dim)
-        recent = self.recent_inputs if state is None else state.recent_inputs
-        ahead = with_past(model_inputs(inputs, horizon, self.input_dim), self.input_lags, recent)
-        with np.errstate(over="ignore", invalid="ignore"):  # an unstable model; the forecast says where it diverged
-            paths = self._paths(self.scaling.standardise_inputs(ahead), state, num_paths, seed)
-            states, samples = (np.asarray(part, float) for part in paths)
-            samples = self.scaling.outputs(samples)
-            if calibrated and self.calibration is not None:
-                samples = self.calibration.applied(samples)
-            times = _times_after(self.end if state is None else state)
-            return Forecast(samples, self.scaling.states(states), times, self.output_names)
+        expected = _times_after(self.end if state is None else state)
+        c = model_inputs(inputs, horizon, self._known(), expected)
+        self._guard("inputs", c)
+        return self.ahead(c, state=state, num_paths=num_paths, seed=seed, calibrated=calibrated)
 
     def calibrate(
         self,
@@ -234,8 +240,8 @@ class Fitted(ABC):
         >>> fitted.calibration.factors.shape, bool(0.7 < fitted.calibration.factors[0, 0] < 1.4)
         ((100, 1), True)
         """
-        y, c = series(outputs, inputs, self.output_dim, self.input_dim)
-        errors = rolling_errors(y, c if self.input_dim else None, horizon, seed, Origin(self, state))
+        y, c, _ = self.checked(outputs, inputs, self.end if state is None else state)
+        errors = rolling_errors(y, c, horizon, seed, Origin(self, state))
         if not errors:
             raise InvalidInput("outputs: holds no number that a forecast can be compared with; expected some.")
         return replace(cast(Any, self), calibration=Calibration.of(errors))
@@ -268,11 +274,63 @@ class Fitted(ABC):
             raise InvalidInput(f"filter: expected one of {', '.join(self.filters)}, got {filter!r}{why}.")
         return filter or self.filters[0]
 
-    def _checked(self, outputs: Any, inputs: Any, state: States | None = None) -> tuple[NDArray, NDArray]:
-        """A recording, every row of inputs with those before it that still act."""
+    def checked(self, outputs: Any, inputs: Any = None, state: States | None = None) -> Recording:
+        """A recording that a user has handed in, as arrays, to follow `state`; warns of what looks wrong."""
         check_state(state, self.state_dim)
-        y, c = series(outputs, inputs, self.output_dim, self.input_dim)
-        return y, with_past(c, self.input_lags, None if state is None else state.recent_inputs)
+        given = series(outputs, inputs, self._known(), _times_after(state))
+        self._guard("outputs", given.outputs)
+        self._guard("inputs", given.inputs)
+        return given
+
+    def filtered(
+        self, given: Recording, *, state: States | None = None, filter: str | None = None, seed: int = 0
+    ) -> States:
+        """What `filter` returns, of a checked recording."""
+        c = self._with_past(given.inputs, state)
+        found = self._filtered(given.outputs, c, state, filter or self.filters[0], seed)
+        return found._replace(times=given.times)
+
+    def ahead(
+        self,
+        inputs: NDArray,
+        *,
+        state: States | None = None,
+        num_paths: int = 500,
+        seed: int = 0,
+        calibrated: bool = True,
+    ) -> Forecast:
+        """What `forecast` returns, for checked inputs (horizon, dc)."""
+        recent = self.recent_inputs if state is None else state.recent_inputs
+        c = with_past(inputs, self.input_lags, recent)
+        with np.errstate(over="ignore", invalid="ignore"):  # an unstable model; the forecast says where it diverged
+            paths = self._paths(self.scaling.standardise_inputs(c), state, num_paths, seed)
+            states, samples = (np.asarray(part, float) for part in paths)
+            samples = self.scaling.outputs(samples)
+            if calibrated and self.calibration is not None:
+                samples = self.calibration.applied(samples)
+            times = _times_after(self.end if state is None else state)
+            return Forecast(samples, self.scaling.states(states), times, self.output_names)
+
+    def _known(self) -> Known:
+        names = self.output_names, self.input_names
+        return Known(self.output_dim, self.input_dim, *names, self.recording.times)
+
+    def _guard(self, argument: str, values: NDArray) -> None:
+        """Warn of values (T, columns) that are far from what the model was trained on."""
+        kept, scaling, count = self.recording, self.scaling, values.shape[1]
+        if not len(kept.outputs) or not count:
+            return
+        shift, scale, seen, names = (
+            (scaling.output_shift, scaling.output_scale, kept.outputs, self.output_names)
+            if argument == "outputs"
+            else (scaling.input_shift, scaling.input_scale, kept.inputs, self.input_names)
+        )
+        trained = guards.Range.of(shift[:count], scale[:count], np.zeros((0, count)) if seen is None else seen)
+        guards.report(guards.elsewhere(argument, names or numbered(argument, count), values, trained))
+
+    def _with_past(self, inputs: NDArray, state: States | None = None) -> NDArray:
+        """Every row of inputs with those before it that still act."""
+        return with_past(inputs, self.input_lags, None if state is None else state.recent_inputs)
 
     # What the kinds differ in. Recordings y, c and what is returned as States are in the user's units; all other arrays
     # are standardised.

@@ -1,14 +1,19 @@
 """What a model says of a recording and of what follows it: hidden states, and sample paths. In the user's units."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
+from gpssm.plumbing.frames import to_pandas
 from gpssm.plumbing.times import Times
+from gpssm.plumbing.validation import numbered
+
+if TYPE_CHECKING:
+    import pandas
 
 NDArray = np.ndarray
 
@@ -39,6 +44,23 @@ class States(NamedTuple):
     def std(self) -> Float[NDArray, "t dx"]:
         """Standard deviation of every state."""
         return np.sqrt(np.maximum(np.diagonal(self.cov, axis1=1, axis2=2), 0.0))
+
+    def columns(self) -> dict[str, Float[NDArray, " t"]]:
+        """Mean and standard deviation of every state: `x1_mean`, `x1_sd`, `x2_mean`, ..."""
+        names = [f"x{i + 1}" for i in range(self.mean.shape[1])]
+        return _by_name(names, {"mean": self.mean, "sd": self.std})
+
+    def to_dataframe(self) -> "pandas.DataFrame":
+        """The `columns` as a table of pandas, with the times of the samples as index; 1, 2, ... if none are known.
+
+        >>> states = States(np.zeros((2, 1)), np.ones((2, 1, 1)), 0.0, np.zeros((5, 1)), times=Times(0.5, 0.1))
+        >>> states.to_dataframe()  # doctest: +NORMALIZE_WHITESPACE
+              x1_mean  x1_sd
+        time
+        0.5       0.0    1.0
+        0.6       0.0    1.0
+        """
+        return to_pandas(self.columns(), len(self.mean), self.times, "sample")
 
 
 class _Paths(NamedTuple):
@@ -93,6 +115,34 @@ class Forecast(_Paths):
         # Towards infinity there is nothing to interpolate.
         below = np.sort(self.samples, axis=0)[np.floor(np.multiply(q, len(self.samples) - 1)).astype(int)]
         return np.where(finite, found, below)
+
+    def columns(self, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> dict[str, Float[NDArray, " h"]]:
+        """Mean, standard deviation and quantiles of every output: `y1_mean`, `y1_sd`, `y1_q05`, ... by its name."""
+        count = self.samples.shape[2]
+        # Two of one name would share a column.
+        names = self.names if len(set(self.names)) == count else numbered("outputs", count)
+        found = zip(map(_percent, quantiles), self.quantile(list(quantiles)), strict=True)
+        return _by_name(names, {"mean": self.mean, "sd": self.std, **dict(found)})
+
+    def to_dataframe(self, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> "pandas.DataFrame":
+        """The `columns` as a table of pandas, with the times of the steps as index; 1, 2, ... if none are known.
+
+        >>> paths = Forecast(np.array([[[1.0]], [[3.0]]]), np.zeros((2, 1, 1)), names=("flow",))
+        >>> paths.to_dataframe([0.25])  # doctest: +NORMALIZE_WHITESPACE
+              flow_mean   flow_sd  flow_q25
+        step
+        1           2.0  1.414214       1.5
+        """
+        return to_pandas(self.columns(quantiles), len(self.mean), self.times, "step")
+
+
+def _by_name(names: Sequence[str], kinds: dict[str, NDArray]) -> dict[str, NDArray]:
+    return {f"{name}_{kind}": values[:, i] for i, name in enumerate(names) for kind, values in kinds.items()}
+
+
+def _percent(q: float) -> str:
+    """What a column of a quantile is called: q05, q97.5."""
+    return f"q{'0' if q < 0.1 else ''}{100 * q:.10g}"
 
 
 def first_not_finite(values: NDArray) -> int | None:

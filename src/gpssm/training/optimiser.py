@@ -13,9 +13,7 @@ when to stop. The rules, so that nobody has to tune:
   fixed number of steps; the parameters returned are the best seen.
 """
 
-import inspect
 import time
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,6 +24,7 @@ import numpy as np
 import optax
 
 from gpssm.numerics.parameters import free_values, with_free_values
+from gpssm.plumbing.messages import warn
 from gpssm.posteriors.history import History, Progress
 from gpssm.training.progress import Monitor, record
 
@@ -192,7 +191,7 @@ def train(
         if stale == 0:
             best_for_patience = elbo
         for message in messages:
-            _warn(message)
+            warn(message, TrainingWarning)
         latest = {name: _finite_mean(np.asarray(series)) for name, series in terms.items()}
         phase = label + ("learning" if decay_from is None else "settling")
         end = schedule.max_steps if decay_from is None else decay_from + decay_steps
@@ -212,7 +211,7 @@ def train(
             history.interrupted = monitor.interruption.signalled
             why = "interrupted" if history.interrupted else "out of time"
             history.messages.append(f"step {step}: {why}; this is the best model so far")
-            _warn(history.messages[-1])
+            warn(history.messages[-1], TrainingWarning)
             break
     history.best = best_elbo
     return _assemble(model, best.free), best.carry, history
@@ -226,14 +225,6 @@ def _finite_mean(values: np.ndarray) -> float:
 
 class TrainingWarning(UserWarning):
     """Something went wrong during a fit and was repaired."""
-
-
-def _warn(message: str) -> None:
-    """Warn at the line that called the package, however deep this is."""
-    level, frame = 1, inspect.currentframe()
-    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("gpssm."):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, TrainingWarning, stacklevel=level)
 
 
 def _rates(steps: np.ndarray, rate: float, decay_from: int | None, decay_steps: int) -> np.ndarray:

@@ -15,6 +15,7 @@ from scipy.stats import t as student_t
 
 from gpssm import metrics
 from gpssm.numerics.parameters import parameters, with_values
+from gpssm.plumbing.validation import Recording
 from gpssm.posteriors.calibration import independent
 from gpssm.posteriors.posterior import Posterior
 from gpssm.training import skeleton_search
@@ -186,8 +187,7 @@ class Validation(NamedTuple):
         if np.isnan(y[cut:]).all():
             return cls(np.inf, posterior.history.best)
         state = posterior.filtered_at(kept[i], c, cut - 1)
-        ahead = c[cut:] if posterior.input_dim else None
-        samples = posterior.forecast(len(y) - cut, ahead, state=state, num_paths=_PATHS).samples
+        samples = posterior.ahead(c[cut:], state=state, num_paths=_PATHS).samples
         scale = posterior.scaling.output_scale
         if not np.isfinite(samples).all():
             return cls(np.inf, posterior.history.best)
@@ -255,9 +255,8 @@ class Restart(NamedTuple):
         """Without a free run where there is nothing to compare with, or too little to run over."""
         if not compared or len(y) < 2 * _RUN_IN:
             return cls(posterior)
-        inputs = (c[:_RUN_IN], c[_RUN_IN:]) if posterior.input_dim else (None, None)
-        state = posterior.filter(y[:_RUN_IN], inputs[0])
-        forecast = posterior.forecast(len(y) - _RUN_IN, inputs[1], state=state, num_paths=100)
+        state = posterior.filtered(Recording(y[:_RUN_IN], c[:_RUN_IN], None))
+        forecast = posterior.ahead(c[_RUN_IN:], state=state, num_paths=100)
         with np.errstate(over="ignore", invalid="ignore"):  # where it explodes the density is minus infinity
             residual = y[_RUN_IN:] - forecast.mean
             density = np.nanmean(-0.5 * (residual / forecast.std) ** 2 - np.log(forecast.std))
