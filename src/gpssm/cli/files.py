@@ -11,6 +11,7 @@ import numpy as np
 from gpssm.datasets.csv_files import from_csv
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
+from gpssm.online.stream import Stream
 from gpssm.plumbing.atomic import followed
 from gpssm.plumbing.serialization import InvalidFile, load
 from gpssm.posteriors.fitted import Fitted
@@ -33,12 +34,27 @@ def load_saved(argument: str, path: Path) -> Any:
         raise
 
 
-def load_model(path: Path) -> Fitted:
-    """The fitted model in a file that `gpssm fit` has written; refuses anything else."""
+def load_forecaster(path: Path) -> Fitted | Stream:
+    """The fitted model in a file that `gpssm fit` has written, or the checkpoint of `gpssm stream`; nothing else."""
     model = load_saved("model", path)
-    if not isinstance(model, Fitted):
+    if not isinstance(model, Fitted | Stream):
         raise InvalidInput(f"model: {str(path)!r} holds a {type(model).__name__}; expected a fitted model.")
     return model
+
+
+def load_model(path: Path) -> Fitted:
+    """The same as a fitted model, which a checkpoint of some methods can be read as; others are refused."""
+    return as_fitted(load_forecaster(path))
+
+
+def as_fitted(model: Fitted | Stream) -> Fitted:
+    """A stream as it is now, as a fitted model."""
+    return model.posterior() if isinstance(model, Stream) else model
+
+
+def method_of(model: Fitted | Stream) -> str:
+    """What the method is called."""
+    return model.method.name if isinstance(model, Stream) else model.method
 
 
 def split(columns: list[str] | None) -> list[str]:
@@ -46,13 +62,13 @@ def split(columns: list[str] | None) -> list[str]:
     return [name.strip() for item in columns or [] for name in item.split(",") if name.strip()]
 
 
-def read_recording(path: Path, model: Fitted, columns: Columns) -> Series:
+def read_recording(path: Path, model: Fitted | Stream, columns: Columns) -> Series:
     """The channels of `model` in a file: under the names it was fitted with, or in the columns given."""
-    outputs = _names("outputs", split(columns[0]) or model.output_names, model.output_dim)
+    outputs = _names("outputs", split(columns[0]) or model.output_names, model.output_dim or 0)
     return from_csv(path, outputs, _inputs(model, columns))
 
 
-def read_inputs(path: Path, model: Fitted, columns: Columns) -> NDArray:
+def read_inputs(path: Path, model: Fitted | Stream, columns: Columns) -> NDArray:
     """The inputs of `model` (T, dc) in a file that need not hold outputs."""
     try:
         return from_csv(path, _inputs(model, columns)).outputs
@@ -103,8 +119,8 @@ def _elsewhere(out: Path) -> Iterator[Path]:
             yield found / name
 
 
-def _inputs(model: Fitted, columns: Columns) -> Sequence[str]:
-    return _names("inputs", split(columns[1]) or model.input_names, model.input_dim)
+def _inputs(model: Fitted | Stream, columns: Columns) -> Sequence[str]:
+    return _names("inputs", split(columns[1]) or model.input_names, model.input_dim or 0)
 
 
 def _names(argument: str, names: Sequence[str], count: int) -> Sequence[str]:
