@@ -157,7 +157,8 @@ def forecast(
         ax.set_ylim(*runs_away)
     _name_time(ax, times, "steps ahead")
     ax.set_ylabel(literal(paths.names[channel]) if paths.names else f"output {channel}")
-    ax.legend(frameon=False, fontsize=8, ncols=5, loc="lower right", bbox_to_anchor=(1, 1), markerscale=1 / thin)
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 5}
+    ax.legend(frameon=False, fontsize=8, ncols=5, markerscale=1 / thin, **below)
     return ax
 
 

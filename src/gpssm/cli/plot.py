@@ -209,8 +209,7 @@ def _draw_forecast(view: View, scores: Scores, figure: Any, num_outputs: int, nu
         past = view.past.outputs if before else None
         plots.forecast(view.paths, past=past, future=future.outputs, channel=i, times=times, ax=ax)
         ax.set_title(_title(view.paths.names[i], scores, i), loc="left")
-        if i:
-            ax.get_legend().remove()
+        _place_legend(ax, first=i == 0)
     if num_inputs:
         plots.inputs(
             np.concatenate([part.inputs for part in (view.past, future) if part.inputs is not None])[:, :num_inputs],
@@ -240,13 +239,18 @@ def _draw_states(followed: Followed, figure: Any, count: int) -> None:
     for i in range(count):
         ax = figure.add_subplot(grid[i // 2, :] if i == count - 1 and i % 2 == 0 else grid[i // 2, i % 2])
         plots.states(followed.states, dimension=i, times=followed.times, ax=ax).set_ylabel(f"$x_{{{i + 1}}}$")
-        if i:
-            ax.get_legend().remove()
-        else:
+        if i == 0:
             ax.set_title("States, filtered", loc="left")
-            ax.legend(frameon=False, fontsize=8, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
+        _place_legend(ax, first=i == 0)
         if i // 2 < (count - 1) // 2:
             ax.set_xlabel("")
+
+
+def _place_legend(ax: Any, *, first: bool) -> None:
+    """One for all panels of a kind, above the first."""
+    ax.get_legend().remove()
+    if first:
+        ax.legend(frameon=False, fontsize=8, ncols=5, loc="lower right", bbox_to_anchor=(1, 1), markerscale=1.5)
 
 
 def _draw_diagnostics(view: View, scores: Scores, figure: Any) -> None:
@@ -263,7 +267,8 @@ def _draw_diagnostics(view: View, scores: Scores, figure: Any) -> None:
         plots.autocorrelation(residuals, names=names, ax=axes[1]).set_title("Their autocorrelation", loc="left")
         pits["one step ahead"] = np.vectorize(NormalDist().cdf)(residuals)
     if pits:
-        plots.calibration(pits, names=names, ax=axes[2]).set_title("What the bands promise and hold", loc="left")
+        ax = axes[0 if view.followed is None else 2]
+        plots.calibration(pits, names=names, ax=ax).set_title("What the bands promise and hold", loc="left")
     for ax in axes:
         ax.set_visible(ax.has_data())
 

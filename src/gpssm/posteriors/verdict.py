@@ -60,5 +60,5 @@ def _of_coverage(coverage90: float, numbers: int | None) -> str:
     tolerated = TOLERATED if numbers is None else max(TOLERATED, 2 * math.sqrt(0.09 / numbers))
     if abs(coverage90 - 0.9) <= tolerated:
         return f"bands hold ({coverage90:.2f})"
-    size = "narrow" if coverage90 < 0.9 else "wide"
-    return f"bands too {size}: {coverage90:.2f} of the numbers inside the 90% band"
+    size = "too narrow" if coverage90 < 0.9 else "rather wide"
+    return f"bands {size}: {coverage90:.2f} of the numbers inside the 90% band"
