@@ -495,8 +495,8 @@ def test_a_model_tells_where_to_start_and_the_names(models: Path, tmp_path: Path
         result = run(*arguments, text="valve,level,y\n0.5,1,2\n")
         assert (result.returncode, json.loads(result.stdout)["sample"]) == (0, count)
     for option in ("--model", "--checkpoint"):
-        result = stream_here(option, tmp_path / "c", text='{"level": 1, "valve": 2}')
-        assert (result.returncode, json.loads(result.stdout)["sample"]) == (0, 3)
+        result = stream_here(option, tmp_path / "c", "--method", "OEnVI", text='{"level": 1, "valve": 2}')
+        assert (result.returncode, json.loads(result.stdout)["sample"]) == (0, 3), result.stderr
     result = stream_here("--model", tmp_path / "c", "--outputs", "y", text='{"y": 1, "valve": 2}')
     assert (result.returncode, json.loads(result.stdout)["sample"]) == (0, 4)
 

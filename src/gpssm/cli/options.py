@@ -126,7 +126,7 @@ class EvaluateOptions(NamedTuple):
 
 
 class PlotOptions(NamedTuple):
-    """One picture: states, forecast, residuals of one-step predictions, and whether the bands hold."""
+    """One picture: forecast, inputs, states, residuals of one-step predictions, whether bands hold; and a verdict."""
 
     model: Model
     data: Annotated[
