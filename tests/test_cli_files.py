@@ -90,7 +90,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     u, y = simulate(TRAIN + TEST)
     y[7] = np.nan
     for name, rows in (("train", slice(None, TRAIN)), ("test", slice(TRAIN, None))):
-        to_csv(place / f"{name}.csv", {"time": np.arange(len(y[rows])), "valve": u[rows], "level": y[rows]})
+        to_csv(place / f"{name}.csv", {"time": np.arange(len(y))[rows], "valve": u[rows], "level": y[rows]})
     free = kink(120, 0.05, 0.008, seed=0).outputs[:, 0]
     to_csv(place / "kink.csv", {"y": free[:80]})
     to_csv(place / "kink_test.csv", {"y": free[80:]})
@@ -200,7 +200,7 @@ def test_a_linear_model_is_described_and_filtered_like_any_other(folder: Path, a
 
 def test_filter_finds_other_columns_when_told(folder: Path, arx: Path, tmp_path: Path) -> None:
     data = table(folder / "test.csv")
-    to_csv(tmp_path / "other.csv", {"h": data["level"], "q": data["valve"]})
+    to_csv(tmp_path / "other.csv", {"h": data["level"], "q": data["valve"], "time": data["time"]})
     result = run("filter", arx, tmp_path / "other.csv", "-o", tmp_path / "s.csv")
     assert result.code == 2 and "outputs: no column 'level'" in result.err
     result = run("filter", arx, tmp_path / "other.csv", "-o", tmp_path / "s.csv", "--outputs", "h", "--inputs", 1)

@@ -75,7 +75,7 @@ def test_without_inputs_there_are_none(write: Write) -> None:
     assert from_csv(write("y,u\n1,2\n3,4\n"), "y").inputs is None
 
 
-@pytest.mark.parametrize("word", ["", " ", '""', "NaN", "nan", "NA", "N/A", "n/a", "null", "NULL", "None"])
+@pytest.mark.parametrize("word", ["", " ", '""', "NaN", "NA", "N/A", "n/a", "null", "None", "-", "?", "#N/A"])
 def test_missing_cells_are_nan(write: Write, word: str) -> None:
     data = from_csv(write(f"y,u\n1,2\n{word},3\n4,{word}\n"), "y", "u")
     same(data.outputs, [[1], [nan], [4]])
@@ -153,7 +153,7 @@ def test_thousands_are_not_guessed(write: Write) -> None:
     refused("line 2, column 'y': '1.234,5' is not a number", write("y;u\n1.234,5;1\n"), "y")
 
 
-@pytest.mark.parametrize("cell", ["abc", "-", "?", "1_000", "5%", "0x10", "1 000", "2024-01-01", "1:30"])
+@pytest.mark.parametrize("cell", ["abc", "1_000", "5%", "0x10", "1 000", "2024-01-01", "1:30"])
 def test_text_in_a_column_that_is_used(write: Write, cell: str) -> None:
     path = write(f"# comment\ny,u\n1,2\n\n{cell},3\n")
     refused(f"data.csv' line 5, column 'y': '{cell}' is not a number", path, "y")

@@ -99,7 +99,7 @@ def route(client: Any) -> tuple[object, ...]:
 
 def send(client: Any, values: Any, first: int = 1) -> None:
     for i, value in enumerate(values):
-        client.xadd("sensors", {"y": value, "note": "x"}, id=f"{first + i}-0")
+        client.xadd("sensors", {"y": value, "note": "x", "time": f"12:{first + i:02}"}, id=f"{first + i}-0")
 
 
 def estimates(client: Any) -> dict[str, Mapping[str, Any]]:
@@ -122,8 +122,9 @@ def test_a_message_is_a_line(redis: Any, tmp_path: Path) -> None:
     assert code == 0 and len(said) == 1 and said[0].startswith("gpssm: 30 sample(s) learned, 0 skipped")
     found = estimates(redis)
     assert list(found) == [line["id"] for line in found.values()] == [f"{i + 1}-0" for i in range(30)]
-    text = "".join(f"[{value!r}]\n" for value in y).encode()
+    text = "".join(f'{{"y": {value!r}, "time": "12:{i + 1:02}"}}\n' for i, value in enumerate(y)).encode()
     lines = subprocess.run([*COMMAND, "--forecast", "2"], input=text, capture_output=True, check=True).stdout
+    assert found["7-0"]["time"] == "12:07"
     for line, estimate in zip(map(json.loads, lines.splitlines()), found.values(), strict=True):
         assert {k: v for k, v in line.items() if k != "line"} == {k: v for k, v in estimate.items() if k != "id"}
 

@@ -13,3 +13,7 @@ class InvalidInput(ValueError):
 
 class Forked(RuntimeError):
     """A computation in a process that was forked after JAX had been used, in which it would hang."""
+
+
+class DataWarning(UserWarning):
+    """Data that can be used but look wrong; says which column, and what to do."""

@@ -22,8 +22,7 @@ def run(options: EvaluateOptions) -> None:
     """Score forecasts of a recording against it, and print a table or JSON."""
     data, block = options.data, options.block
     model = load_forecaster(options.model)
-    columns = options.outputs, options.inputs
-    past, test = read_test(data, model, columns, options.history, block if options.fresh else None)
+    past, test = read_test(model, options, data, block)
     if np.isnan(test.outputs).all():
         raise InvalidInput(f"data: {str(data)!r} holds no number to score; expected at least one.")
     with working("evaluating", options.quiet):

@@ -2,21 +2,22 @@
 
 import secrets
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gpssm.datasets.csv_files import from_csv
 from gpssm.datasets.series import Series
-from gpssm.errors import InvalidInput
+from gpssm.errors import DataWarning, InvalidInput
 from gpssm.online.stream import Stream
 from gpssm.plumbing.atomic import followed
+from gpssm.plumbing.messages import say
 from gpssm.plumbing.serialization import InvalidFile, load
+from gpssm.plumbing.times import Times
 from gpssm.posteriors.fitted import Fitted
 
-NDArray = np.ndarray
 Columns = tuple[list[str] | None, list[str] | None]
 """What the user calls the outputs and the inputs in a file; nothing where the model's names hold."""
 
@@ -57,24 +58,86 @@ def method_of(model: Fitted | Stream) -> str:
     return model.method.name if isinstance(model, Stream) else model.method
 
 
+def end_of(model: Fitted | Stream) -> Times | None:
+    """The time of the last sample learned from, if it is known; a stream does not keep it."""
+    return None if isinstance(model, Stream) else model.recording.end
+
+
 def split(columns: list[str] | None) -> list[str]:
     """Columns that were given with commas between them, or one at a time, or both."""
     return [name.strip() for item in columns or [] for name in item.split(",") if name.strip()]
 
 
-def read_recording(path: Path, model: Fitted | Stream, columns: Columns) -> Series:
-    """The channels of `model` in a file: under the names it was fitted with, or in the columns given."""
+def reading(options: Any) -> dict[str, Any]:
+    """What a command's options say about csv files, for `from_csv`."""
+    return {
+        "time": split(options.time) or None,
+        "resample": options.resample,
+        "na": split(options.na),
+        "delimiter": options.delimiter,
+    }
+
+
+@contextmanager
+def saying_data_warnings() -> Iterator[None]:
+    """What looks wrong in data, or was changed in them, is a line on standard error."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def say_or_show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, DataWarning):
+                say(str(message))
+            else:
+                show(message, category, *place, **more)
+
+        warnings.simplefilter("always", DataWarning)
+        warnings.showwarning = say_or_show
+        yield
+
+
+def read_recording(
+    path: Path, model: Fitted | Stream, columns: Columns, how: dict[str, Any], argument: str = "data"
+) -> Series:
+    """The channels of `model` in a file: under the names it was fitted with, or in the columns given.
+
+    Times, if there are any, must have the step of those that it was fitted to; `argument` names the file in the error.
+    """
     outputs = _names("outputs", split(columns[0]) or model.output_names, model.output_dim or 0)
-    return from_csv(path, outputs, _inputs(model, columns))
+    return _read(path, model, outputs, _inputs(model, columns), how, argument)
 
 
-def read_inputs(path: Path, model: Fitted | Stream, columns: Columns) -> NDArray:
-    """The inputs of `model` (T, dc) in a file that need not hold outputs."""
-    try:
-        return from_csv(path, _inputs(model, columns)).outputs
-    except InvalidInput as error:
-        # They were read as if they were outputs, but are not to be called so.
-        raise InvalidInput(str(error).replace("outputs:", "inputs:", 1)) from error
+def read_inputs(path: Path, model: Fitted | Stream, columns: Columns, how: dict[str, Any]) -> Series:
+    """The inputs of `model` (T, dc) in a file that need not hold outputs: the result has none."""
+    return _read(path, model, (), _inputs(model, columns), how, "inputs")
+
+
+def say_gap(before: Times | None, data: Series, path: Path, advice: str) -> None:
+    """Say it if times show that `data` do not follow the sample `before` them, of which the state is used."""
+    steps = None if before is None or data.times is None else before.steps_until(data.times)
+    if before is None or data.times is None or steps is None or round(steps) == 1:
+        return
+    start, end = data.times.text(1)[0], before.text(1)[0]
+    where = f"{steps:.6g} steps after" if steps > 1 else "not after"
+    say(f"{str(path)!r} starts at {start}, {where} {end}, whose state it is taken to follow; {advice}.")
+
+
+def _read(
+    path: Path,
+    model: Fitted | Stream,
+    outputs: Sequence[str],
+    inputs: Sequence[str],
+    how: dict[str, Any],
+    argument: str,
+) -> Series:
+    with saying_data_warnings():
+        data = from_csv(path, outputs, inputs, **how)
+    learned = end_of(model)
+    if data.times is not None and learned is not None and not data.times.same_step(learned):
+        raise InvalidInput(
+            f"{argument}: {str(path)!r} has a step of {data.times.step_text}, the model learned from one of "
+            f"{learned.step_text}; expected the same, also after --resample {learned.step_text.replace(' ', '')}."
+        )
+    return data
 
 
 def check_target(out: Path, *read: Path | None, argument: str = "out") -> None:

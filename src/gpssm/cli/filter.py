@@ -1,8 +1,8 @@
 """`gpssm filter`: the hidden states of a recording."""
 
-from gpssm.cli.files import check_target, load_model, read_recording
+from gpssm.cli.files import check_target, load_model, read_recording, reading
 from gpssm.cli.options import FilterOptions
-from gpssm.cli.output import print_columns, print_line, working
+from gpssm.cli.output import print_columns, print_line, with_times, working
 from gpssm.errors import InvalidInput
 
 
@@ -14,7 +14,7 @@ def run(options: FilterOptions) -> None:
     check_target(out, model, data)
     fitted = load_model(model)
     chosen = fitted.check_filter(options.filter)
-    recording = read_recording(data, fitted, (options.outputs, options.inputs))
+    recording = read_recording(data, fitted, (options.outputs, options.inputs), reading(options))
     with working("smoothing" if smooth else "filtering", options.quiet):
         if smooth:
             states = fitted.smooth(recording.outputs, recording.inputs)
@@ -30,6 +30,6 @@ def run(options: FilterOptions) -> None:
         "smoothed": smooth,
         "log_likelihood": states.log_likelihood,
     }
-    print_columns(shown, out, about, options.as_json, "sample")
+    print_columns(with_times(recording.times, shown), out, about, options.as_json, "sample")
     if not options.as_json:
         print_line(f"{len(states.mean)} samples, log-likelihood {states.log_likelihood:.6g}\nstates: {out}")

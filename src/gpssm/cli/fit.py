@@ -8,7 +8,7 @@ from functools import partial
 
 import typer
 
-from gpssm.cli.files import check_target, save_somewhere, split
+from gpssm.cli.files import check_target, reading, save_somewhere, saying_data_warnings, split
 from gpssm.cli.options import FitOptions
 from gpssm.cli.output import print_json, print_line
 from gpssm.datasets.csv_files import from_csv
@@ -29,10 +29,12 @@ def run(options: FitOptions) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a request to end is an interrupt, too
     fit = _fit_of(options)
     check_target(options.out, *options.data)
-    data = from_csv(options.data, split(options.outputs), split(options.inputs), id=options.id_column)
+    names = split(options.outputs), split(options.inputs)
+    with saying_data_warnings():
+        data = from_csv(options.data, *names, id=options.id_column, **reading(options))
     started = time.perf_counter()
     try:
-        with warnings.catch_warnings():
+        with saying_data_warnings(), warnings.catch_warnings():
             warnings.simplefilter("ignore", TrainingWarning)  # what they say is in the history
             fitted = fit(data.outputs, data.inputs, seed=options.seed, progress=not options.quiet)
     except Diverged as error:
@@ -42,7 +44,7 @@ def run(options: FitOptions) -> None:
         say("interrupted before there was a model to save.")
         raise typer.Exit(INTERRUPTED) from error
     seconds = time.perf_counter() - started
-    fitted = fitted.named(data.output_names, data.input_names)
+    fitted = fitted.named(data.output_names, data.input_names, data.end)
     try:
         saved, failures = save_somewhere(fitted, options.out)
     except OSError as error:

@@ -194,4 +194,5 @@ def _names(options: StreamOptions, model: Any, stream: Stream) -> Names:
     default = Names(stream.names[0] or OUTPUTS, stream.names[1])
     if isinstance(model, Posterior):
         default = Names(model.recording.output_names, model.recording.input_names)
-    return Names(split(options.outputs) or default.outputs, split(options.inputs) or default.inputs)
+    inputs = split(options.inputs) or default.inputs
+    return Names(split(options.outputs) or default.outputs, inputs, options.time)

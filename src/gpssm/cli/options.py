@@ -24,6 +24,24 @@ OUTPUTS, INPUTS = (f"Columns of the {what}; those of the model by default." for 
 OutputColumns = Annotated[list[str] | None, typer.Option("--outputs", metavar="COLUMNS", help=OUTPUTS)]
 BLOCK = 50
 InputColumns = Annotated[list[str] | None, typer.Option("--inputs", metavar="COLUMNS", help=INPUTS)]
+TimeColumn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--time",
+        metavar="COLUMN",
+        help="Column of dates or times (date,time if there are two); found by itself, none to count samples instead.",
+    ),
+]
+Resample = Annotated[
+    str | None,
+    typer.Option(metavar="STEP", help="Mean of the numbers within every step of 2s, 5min, ...; 2s:last for the last."),
+]
+MissingWords = Annotated[
+    list[str] | None, typer.Option("--na", metavar="WORDS", help="Further words that mean a missing value: -999.")
+]
+Delimiter = Annotated[
+    str | None, typer.Option(metavar="CHARACTER", help="Between cells; also tab or space. Found by itself.")
+]
 
 
 class DemoOptions(NamedTuple):
@@ -50,6 +68,10 @@ class FitOptions(NamedTuple):
     id_column: Annotated[
         str | None, typer.Option("--id", metavar="COLUMN", help="Column that tells recordings in one file apart.")
     ] = None
+    time: TimeColumn = None
+    resample: Resample = None
+    na: MissingWords = None
+    delimiter: Delimiter = None
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "EnVI"
     state_dim: Annotated[
         int | None, typer.Option(min=1, help="Dimension of the state, of methods that have one; 4 by default.")
@@ -79,6 +101,10 @@ class FilterOptions(NamedTuple):
     filter: Annotated[str | None, typer.Option(help=f"One of {', '.join(FILTERS)}; the first by default.")] = None
     outputs: OutputColumns = None
     inputs: InputColumns = None
+    time: TimeColumn = None
+    resample: Resample = None
+    na: MissingWords = None
+    delimiter: Delimiter = None
     as_json: AsJson = False
     quiet: Quiet = False
 
@@ -100,6 +126,10 @@ class ForecastOptions(NamedTuple):
     seed: Seed = 0
     output_columns: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help=OUTPUTS)] = None
     input_columns: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help=INPUTS)] = None
+    time: TimeColumn = None
+    resample: Resample = None
+    na: MissingWords = None
+    delimiter: Delimiter = None
     out: Annotated[Path | None, typer.Option("--out", "-o", help="CSV file for the forecast; printed by default.")] = (
         None
     )
@@ -121,6 +151,10 @@ class EvaluateOptions(NamedTuple):
     block: Annotated[int, typer.Option(min=1, help="Samples in a block that is forecast at once.")] = BLOCK
     outputs: OutputColumns = None
     inputs: InputColumns = None
+    time: TimeColumn = None
+    resample: Resample = None
+    na: MissingWords = None
+    delimiter: Delimiter = None
     as_json: AsJson = False
     quiet: Quiet = False
 
@@ -140,6 +174,10 @@ class PlotOptions(NamedTuple):
     ] = False
     outputs: OutputColumns = None
     inputs: InputColumns = None
+    time: TimeColumn = None
+    resample: Resample = None
+    na: MissingWords = None
+    delimiter: Delimiter = None
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Picture; next to the model by default.", show_default=False)
     ] = None
@@ -179,6 +217,13 @@ class StreamOptions(NamedTuple):
         ),
     ] = None
     inputs: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="Those of the inputs, likewise.")] = None
+    time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="That of the time, which estimates give back; one called time, date, ... by default, none: no time.",
+        ),
+    ] = None
     forecast: Annotated[
         int | None, typer.Option(min=1, help="Also forecast so many steps; inputs stay what they were last.")
     ] = None

@@ -15,10 +15,12 @@ from gpssm.datasets.csv_files import csv_text, to_csv
 from gpssm.plumbing.atomic import write_atomically
 from gpssm.plumbing.json_numbers import plain
 from gpssm.plumbing.messages import say
+from gpssm.plumbing.times import Times
 from gpssm.posteriors.states import first_not_finite
 from gpssm.training.progress import StatusLines
 
 NDArray = np.ndarray
+_EXACT = 2**53  # whole numbers below it are themselves as floats
 
 
 def save_figure(figure: Any, path: Path, dpi: int) -> None:
@@ -43,9 +45,10 @@ def print_columns(
 ) -> None:
     """Columns as a CSV file at `out`, or on standard output; as JSON `about` them, with those that are in no file.
 
-    None of the numbers is expected to be missing: the first `row` where one is not finite is reported.
+    Columns hold words or numbers. None of these is expected to be missing: the first `row` where one is not finite is
+    reported.
     """
-    diverged = first_not_finite(np.column_stack(list(columns.values())))
+    diverged = first_not_finite(np.column_stack([column for column in columns.values() if column.dtype.kind != "U"]))
     if out is not None:
         to_csv(out, columns)
     if as_json:
@@ -57,6 +60,17 @@ def print_columns(
     sys.stdout.flush()
     if diverged is not None:
         report_divergence(f"from {row} {diverged} on")
+
+
+def with_times(times: Times | None, columns: dict[str, NDArray]) -> dict[str, NDArray]:
+    """Columns, and before them that of their times, if these are known: dates in words, or numbers."""
+    if times is None:
+        return columns
+    length = len(next(iter(columns.values())))
+    shown = np.array(times.text(length)) if times.dated else times.values(length)
+    if not times.dated and np.all(shown == np.rint(shown)) and np.all(np.abs(shown) < _EXACT):
+        shown = shown.astype(np.int64)  # 240 rather than 240.0
+    return {times.name if times.name not in columns else "time": shown} | columns
 
 
 def report_divergence(where: str) -> None:

@@ -85,8 +85,7 @@ def run(options: PlotOptions) -> None:
         if data is None:
             view = _of_training(as_fitted(model))
         else:
-            columns = options.outputs, options.inputs
-            past, test = read_test(data, model, columns, history, BLOCK if options.fresh else None)
+            past, test = read_test(model, options, data, BLOCK)
             before = f"the end of {history.name}" if history else f"its sample {BLOCK}" if options.fresh else ""
             view = _of_test(model, past, test, data.name, before)
         scores = _scores(view)

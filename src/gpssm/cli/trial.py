@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from gpssm.cli.files import Columns, read_recording
+from gpssm.cli.files import end_of, read_recording, reading, say_gap
+from gpssm.cli.options import EvaluateOptions, PlotOptions
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
 from gpssm.online.stream import Stream
@@ -11,27 +12,33 @@ from gpssm.posteriors.states import States
 
 
 def read_test(
-    data: Path, model: Fitted | Stream, columns: Columns, history: Path | None, seen: int | None
+    model: Fitted | Stream, options: EvaluateOptions | PlotOptions, data: Path, block: int
 ) -> tuple[Series | None, Series]:
     """What is seen before a test, if that does not continue the training data, and the test.
 
     Args:
-        data: file with the test.
         model: that is tested.
-        columns: of the file, if they are not called as in the training data.
-        history: file that the test continues.
-        seen: number of samples that are seen and not scored, where the test is a new experiment.
+        options: the history that the test continues, whether it is fresh, and what its columns are called.
+        data: file with the test.
+        block: number of samples that are seen and not scored, where the test is a fresh experiment.
     """
-    if seen is not None and history is not None:
+    history, columns, how = options.history, (options.outputs, options.inputs), reading(options)
+    if options.fresh and history is not None:
         raise InvalidInput("fresh: given with a history; expected one of them, a new experiment has no past.")
-    test = read_recording(data, model, columns)
-    if seen is None:
-        return (None if history is None else read_recording(history, model, columns)), test
-    if len(test.outputs) <= seen:
+    test = read_recording(data, model, columns, how)
+    if not options.fresh:
+        past = None if history is None else read_recording(history, model, columns, how, "history")
+        say_gap(end_of(model) if past is None else past.end, test, data, GAP)
+        return past, test
+    if len(test.outputs) <= block:
         raise InvalidInput(
-            f"fresh: {seen} samples to start from, but {str(data)!r} has {len(test.outputs)}; expected more."
+            f"fresh: {block} samples to start from, but {str(data)!r} has {len(test.outputs)}; expected more."
         )
-    return test.rows(slice(None, seen)), test.rows(slice(seen, None))
+    return test.rows(slice(None, block)), test.rows(slice(block, None))
+
+
+GAP = "--history gives the samples in between, --fresh takes it as a new experiment"
+"""What to do where the test does not follow what was seen before."""
 
 
 def state_after(fitted: Fitted, past: Series | None) -> States:

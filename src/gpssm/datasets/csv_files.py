@@ -1,79 +1,107 @@
-"""Recordings in CSV files, as loggers and spreadsheets write them.
+"""Recordings in CSV files, from text to arrays and back."""
 
-Found out by itself: the separator (tab, semicolon or comma), a decimal comma (not in files separated by
-commas), the encoding (UTF-8, UTF-16 with a byte-order mark, Latin-1), and whether the first row holds the
-names of the columns: it does if any cell of it is text. Lines before it that start with `#` are skipped, and so
-are blank lines. A row of empty cells is kept: it is a sample of which everything is missing.
-"""
-
-import codecs
 import csv
 import io
-import math
 import os
-import re
+import warnings
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import overload
 
 import numpy as np
 
 from gpssm.datasets.series import Series, SeriesList
-from gpssm.errors import InvalidInput
+from gpssm.datasets.tables import PathType, Table, check_used_once, find, find_all, listing, numbers, place, read_table
+from gpssm.datasets.time_column import find_clock, read_clock
+from gpssm.datasets.time_grid import Regular, Rows, regular
+from gpssm.errors import DataWarning, InvalidInput
 from gpssm.plumbing.atomic import write_atomically
-from gpssm.plumbing.validation import shown
+from gpssm.plumbing.times import Times
 
 NDArray = np.ndarray
-PathType = str | os.PathLike[str]
 Paths = list[str] | list[Path] | list[PathType] | tuple[PathType, ...]
 Column = str | int
 Columns = Column | Sequence[Column]
-
-# Cells that mean "missing", in any case. A dash is not among them: in many tables it means zero.
-MISSING = ("", "nan", "na", "n/a", "null", "none")
-
-_SEPARATORS = "\t;,"  # in the order they are tried: a decimal comma must not pass for a separator
-_SHOWN = 20  # column names listed in an error
-_DIGITS = 9  # of the index of a column; Python refuses to read thousands of them
-
-
-class Table(NamedTuple):
-    """The cells of a file, all rows of one width."""
-
-    file: str
-    names: list[str]
-    header: list[str]  # cells of the first row, if it holds the names
-    rows: list[list[str]]
-    lines: list[int]  # where each row is in the file, from 1
-    decimal_comma: bool
+_SAID = 10  # recordings of which it is said what was changed
 
 
 @overload
-def from_csv(path: PathType, outputs: Columns, inputs: Columns = (), *, id: None = None) -> Series: ...
+def from_csv(
+    path: PathType,
+    outputs: Columns,
+    inputs: Columns = (),
+    *,
+    id: None = None,
+    time: Columns | None = None,
+    resample: str | None = None,
+    na: Sequence[str] = (),
+    delimiter: str | None = None,
+) -> Series: ...
 
 
 @overload
-def from_csv(path: PathType, outputs: Columns, inputs: Columns = (), *, id: Column) -> SeriesList: ...
+def from_csv(
+    path: PathType,
+    outputs: Columns,
+    inputs: Columns = (),
+    *,
+    id: Column,
+    time: Columns | None = None,
+    resample: str | None = None,
+    na: Sequence[str] = (),
+    delimiter: str | None = None,
+) -> SeriesList: ...
 
 
 @overload
-def from_csv(path: Paths, outputs: Columns, inputs: Columns = (), *, id: Column | None = None) -> SeriesList: ...
+def from_csv(
+    path: Paths,
+    outputs: Columns,
+    inputs: Columns = (),
+    *,
+    id: Column | None = None,
+    time: Columns | None = None,
+    resample: str | None = None,
+    na: Sequence[str] = (),
+    delimiter: str | None = None,
+) -> SeriesList: ...
 
 
 def from_csv(
-    path: PathType | Paths, outputs: Columns, inputs: Columns = (), *, id: Column | None = None
+    path: PathType | Paths,
+    outputs: Columns,
+    inputs: Columns = (),
+    *,
+    id: Column | None = None,
+    time: Columns | None = None,
+    resample: str | None = None,
+    na: Sequence[str] = (),
+    delimiter: str | None = None,
 ) -> Series | SeriesList:
     """Read a recording, or several, from CSV. Other columns than those named may hold anything.
 
+    Samples are taken at regular intervals. If there is a column of times, rows are sorted by it, rows that are missing
+    are filled in (NaN outputs, inputs as they were), and times that are not regular are refused; whatever is changed is
+    said by a `DataWarning`.
+
     Args:
         path: a file; or a list of files with the same columns, each its own recording.
-        outputs: a column, by name or by index from 0, or a list of them. Empty cells and `MISSING` become NaN.
+        outputs: a column, by name or by index from 0, or a list of them; none of a file that holds inputs alone, future
+            ones for example. Empty cells, `-`, `?`, `NA`, `null`, `#N/A` and the like become NaN.
         inputs: likewise, for the control inputs; none by default.
         id: a column whose value tells several recordings in one file apart. Their rows may be interleaved.
+        time: the column that says when samples were taken: dates, or numbers, whose unit may be in the name of the
+            column, as in `time [s]`; two columns if the time of day has its own. By default the column that looks like
+            it, if there is one; `"none"` counts samples, whatever the file says.
+        resample: a step, of which the mean of the numbers in it becomes one sample: `"2s"`, `"5min"`; `"2s:last"` takes
+            the last of them. Units are ns, us, ms, s, min, h and d; times that are numbers without a unit need none.
+        na: further words that mean a missing value, as they are written in the file: `["-999"]`.
+        delimiter: between cells; one character, or `"tab"` or `"space"` (any number of them). Found by itself.
 
     Returns:
-        A `Series` with outputs (T, dy) and inputs (T, dc) or None; a `SeriesList` of several recordings.
+        A `Series` with outputs (T, dy), inputs (T, dc) or None, and times if they are known; a `SeriesList` of several
+        recordings.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -81,42 +109,88 @@ def from_csv(
     ...     data = from_csv(f"{directory}/log.csv", outputs="level", inputs=["valve"])
     >>> data.outputs.tolist(), data.inputs.tolist(), data.output_names
     ([[1.5], [nan]], [[0.1], [0.2]], ('level',))
+
+    Rows out of order, one of them missing:
+
+    >>> import warnings
+    >>> with tempfile.TemporaryDirectory() as directory, warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore")
+    ...     rows = {"time [s]": np.array([0.0, 0.3, 0.1, 0.4]), "level": np.array([5.0, 8.0, 6.0, 9.0])}
+    ...     to_csv(f"{directory}/log.csv", rows)
+    ...     data = from_csv(f"{directory}/log.csv", outputs="level")
+    >>> data.outputs[:, 0].tolist(), data.times.values(5).tolist(), data.times.unit
+    ([5.0, 6.0, nan, 8.0, 9.0], [0.0, 0.1, 0.2, 0.3, 0.4], 's')
     """
     many = isinstance(path, (list, tuple))
     paths = path if isinstance(path, (list, tuple)) else [path]
     if not paths or not all(isinstance(item, (str, os.PathLike)) for item in paths):
         raise InvalidInput(f"path: expected a file or a list of files, got {path!r}.")
-    tables = [_read(item) for item in paths]
+    tables = [read_table(item, delimiter, na) for item in paths]
     first = tables[0]
     for table in tables:
         if table.names != first.names:
             raise InvalidInput(
-                f"path: {table.file!r} has the columns {_listing(table.names)}, but {first.file!r} has "
-                f"{_listing(first.names)}; expected the same in every file."
+                f"path: {table.file!r} has the columns {listing(table.names)}, but {first.file!r} has "
+                f"{listing(first.names)}; expected the same in every file."
             )
         if not table.rows:
             raise InvalidInput(f"path: {table.file!r} has column names and no rows; expected at least one.")
-    output_columns = find_all("outputs", outputs, first)
-    if not output_columns:
+    output_columns, input_columns = find_all("outputs", outputs, first), find_all("inputs", inputs, first)
+    if not output_columns and not input_columns:
         raise InvalidInput("outputs: no column; expected at least one.")
-    input_columns = find_all("inputs", inputs, first)
-    id_column = None if id is None else _find("id", id, first)
-    check_used_once(first, output_columns, input_columns, [] if id_column is None else [id_column])
+    id_columns = [] if id is None else [find("id", id, first)]
+    used = {*output_columns, *input_columns, *id_columns}
+    groups = [_recordings(table, id_columns) for table in tables]
+    time_columns, notes = find_clock(first, time, used, list(groups[0].values()))
+    check_used_once(first, outputs=output_columns, inputs=input_columns, id=id_columns, time=time_columns)
+    if resample is not None and not time_columns:
+        raise InvalidInput(f"resample: got {resample!r}, but no column of times was found; expected its name as time.")
 
+    said = {first.file: notes}
     ids: list[str] = []
-    ys: list[NDArray] = []
-    cs: list[NDArray] = []
-    for table in tables:
-        y, c = _numbers(table, output_columns), _numbers(table, input_columns)
-        for key, rows in _recordings(table, id_column).items():
-            ids.append(key if not many else f"{table.file}:{key}" if id_column is not None else table.file)
-            ys.append(y[rows])
-            cs.append(c[rows])
+    found: list[Regular] = []
+    for table, recordings in zip(tables, groups, strict=True):
+        y, c = numbers(table, output_columns), numbers(table, input_columns)
+        clock = read_clock(table, time_columns) if time_columns else None
+        said[table.file] = [*said.get(table.file, []), *([clock.note] if clock and clock.note else [])]
+        for key, rows in recordings.items():
+            ids.append(key if not many else f"{table.file}:{key}" if id_columns else table.file)
+            if clock is None:
+                found.append(Regular(y[rows], c[rows], None, []))
+            else:
+                samples = Rows(y[rows], c[rows], [table.lines[i] for i in rows], table.file)
+                found.append(regular(clock._replace(values=clock.values[rows]), samples, resample))
+                where = table.file if not id_columns else f"{table.file}: {key}"
+                said[where] = [*said.get(where, []), *found[-1].notes]
+    _say(said)
+    _check_steps(ids, [recording.times for recording in found])
     output_names = tuple(first.names[j] for j in output_columns)
     input_names = tuple(first.names[j] for j in input_columns)
-    if many or id_column is not None:
-        return SeriesList(ys, cs if input_columns else None, tuple(ids), output_names, input_names)
-    return Series(ys[0], cs[0] if input_columns else None, None, output_names, input_names)
+    cs = [recording.inputs for recording in found] if input_columns else None
+    if many or id_columns:
+        ys, times = [recording.outputs for recording in found], tuple(recording.times for recording in found)
+        return SeriesList(ys, cs, tuple(ids), output_names, input_names, times if any(times) else ())
+    return Series(found[0].outputs, None if cs is None else cs[0], None, output_names, input_names, found[0].times)
+
+
+def _say(said: dict[str, list[str]]) -> None:
+    """Notes by the recording that they are about, not of very many."""
+    about = {where: notes for where, notes in said.items() if notes}
+    lines = [f"{where}: {note}" for where, notes in islice(about.items(), _SAID) for note in notes]
+    if len(about) > _SAID:
+        lines.append(f"{len(about) - _SAID} more recordings were changed in such ways.")
+    for line in lines:
+        warnings.warn(line, DataWarning, stacklevel=3)
+
+
+def _check_steps(ids: list[str], times: list[Times | None]) -> None:
+    known = [(key, t) for key, t in zip(ids, times, strict=True) if t is not None]
+    for key, t in known[1:]:
+        if not t.same_step(known[0][1]):
+            raise InvalidInput(
+                f"time: {key!r} has a step of {t.step_text}, {known[0][0]!r} one of {known[0][1].step_text}; expected "
+                "one step in all recordings: resample them, or fit them on their own."
+            )
 
 
 def columns(path: PathType) -> list[str]:
@@ -128,7 +202,7 @@ def columns(path: PathType) -> list[str]:
     ...     columns(f"{directory}/log.csv")
     ['valve', 'level']
     """
-    return _read(path).names
+    return read_table(path).names
 
 
 def to_csv(path: PathType, columns: Mapping[str, NDArray]) -> None:
@@ -151,154 +225,17 @@ def to_csv(path: PathType, columns: Mapping[str, NDArray]) -> None:
     write_atomically(target, csv_text(columns).encode())
 
 
-def _text(path: PathType) -> str:
-    source = Path(path)
-    if source.is_dir():
-        raise IsADirectoryError(f"path: {str(source)!r} is a directory; expected a CSV file.")
-    if not source.exists():
-        raise FileNotFoundError(f"path: there is no file {str(source)!r}.")
-    data = source.read_bytes()
-    wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    try:
-        text = data.decode("utf-16" if wide else "utf-8-sig")
-    except UnicodeDecodeError:
-        text = data.decode("latin-1")
-    if re.search(r"[\x00-\x08]", text):
-        raise InvalidInput(f"path: {str(source)!r} is not a text file; expected CSV.")
-    return text
-
-
-def _read(path: PathType) -> Table:
-    file = str(path)
-    # Not splitlines: it would also cut at characters that may stand within a cell.
-    lines = [line if line.strip(" \r\n") else "\n" for line in io.StringIO(_text(path), newline="")]
-    start = next((i for i, line in enumerate(lines) if line != "\n" and not line.startswith("#")), len(lines))
-    sample = list(islice((line for line in lines[start:] if line != "\n"), 10))
-    if not sample:
-        raise InvalidInput(f"path: {file!r} is empty; expected rows of numbers.")
-    rows: list[list[str]] = []
-    numbers: list[int] = []
-    try:
-        separator = separator_of(sample)
-        # Strict, or a quotation mark that is never closed would swallow the rest of the file.
-        reader = csv.reader(lines[start:], delimiter=separator, skipinitialspace=True, strict=True)
-        for row in reader:
-            if row:
-                rows.append(row)
-                numbers.append(start + reader.line_num)
-    except csv.Error as error:
-        line = (numbers[-1] if numbers else start) + 1
-        raise InvalidInput(f"path: {file!r} line {line} cannot be read as CSV ({error}); check its quotes.") from error
-    width = len(rows[0])
-    for row, number in zip(rows, numbers, strict=True):
-        if len(row) != width:
-            raise InvalidInput(
-                f"path: {file!r} line {number} has {len(row)} cell(s), line {numbers[0]} has {width}; "
-                "expected the same number in every row."
-            )
-    empty = without_rows(file, rows[0], separator)
-    first = 1 if empty.header else 0
-    return empty._replace(rows=rows[first:], lines=numbers[first:])
-
-
-def separator_of(sample: list[str]) -> str:
-    """The separator that cuts every line of `sample` into the same number of cells, or else one in the first line."""
-    for separator in _SEPARATORS:
-        try:
-            widths = {len(row) for row in csv.reader(sample, delimiter=separator, skipinitialspace=True)}
-        except csv.Error:  # no separator at all, or the reader of all lines will say what is wrong
-            continue
-        if len(widths) == 1 and widths != {1}:
-            return separator
-    return next((separator for separator in _SEPARATORS if separator in sample[0]), ",")
-
-
-def find_all(argument: str, wanted: Any, table: Table) -> list[int]:
-    """Indices of the columns that `wanted`, a name, an index or several of them, selects; `argument` is for errors."""
-    single = isinstance(wanted, (str, int, np.integer))
-    if not single and not isinstance(wanted, (Sequence, np.ndarray)):
-        raise InvalidInput(f"{argument}: expected a column or a list of columns, got {wanted!r}.")
-    return [_find(argument, item, table) for item in ([wanted] if single else wanted)]
-
-
-def _find(argument: str, wanted: Any, table: Table) -> int:
-    """Index of a column by its name or index; a number in a text is an index unless a column has it for its name."""
-    if isinstance(wanted, bool) or not isinstance(wanted, (str, int, np.integer)):
-        raise InvalidInput(f"{argument}: expected the name of a column or its index, got {wanted!r}.")
-    if isinstance(wanted, str):
-        name = wanted.strip()
-        found = [j for j, other in enumerate(table.names) if other == name]
-        if len(found) > 1:
-            several = f"{len(found)} columns {name!r}, {_listing(found)}"
-            raise InvalidInput(f"{argument}: {table.file!r} has {several}; give the index instead.")
-        if found:
-            return found[0]
-        index = int(name) if name.isdecimal() and len(name) <= _DIGITS else -1
-    else:
-        index = int(wanted)
-    if not 0 <= index < len(table.names):
-        raise InvalidInput(f"{argument}: no column {shown(wanted)} in {table.file!r}; it has {_listing(table.names)}.")
-    # Asked for by index, a column with a number for its name is the first sample of a file without names.
-    value = number_in(table.header[index], table.decimal_comma) if table.header else None
-    if value is not None and not math.isnan(value):
-        raise InvalidInput(
-            f"{argument}: the first row of {table.file!r} has text and so would be names, but column {index} of it is "
-            f"{table.header[index]}; add a row of names, or ask for {table.header[index]!r} if that is one."
-        )
-    return index
-
-
-def check_used_once(table: Table, outputs: list[int], inputs: list[int], ids: list[int]) -> None:
-    """Refuse a column, by its index, that is used twice."""
-    seen: dict[int, str] = {}
-    for argument, used in (("outputs", outputs), ("inputs", inputs), ("id", ids)):
-        for j in used:
-            if j in seen:
-                raise InvalidInput(
-                    f"{argument}: column {table.names[j]!r} is already in {seen[j]}; expected every column once."
-                )
-            seen[j] = argument
-
-
-def _recordings(table: Table, id_column: int | None) -> dict[str, list[int]]:
+def _recordings(table: Table, id_columns: list[int]) -> dict[str, list[int]]:
     """Rows of every recording, in order of first appearance."""
-    if id_column is None:
+    if not id_columns:
         return {"": list(range(len(table.rows)))}
     groups: dict[str, list[int]] = {}
     for i, row in enumerate(table.rows):
-        groups.setdefault(row[id_column].strip(), []).append(i)
+        groups.setdefault(row[id_columns[0]].strip(), []).append(i)
     if "" in groups:
-        line, name = table.lines[groups[""][0]], table.names[id_column]
-        raise InvalidInput(f"id: {table.file!r} line {line}, column {name!r} is empty; expected the id of a recording.")
+        where = place(table, groups[""][0], id_columns[0])
+        raise InvalidInput(f"id: {where} is empty; expected the id of a recording.")
     return groups
-
-
-def _numbers(table: Table, used: list[int]) -> NDArray:
-    result = np.empty((len(table.rows), len(used)))
-    for k, j in enumerate(used):
-        cells = [row[j].strip() for row in table.rows]
-        # Beside decimal points a comma would separate thousands, or be a mistake: it is not guessed.
-        comma = table.decimal_comma and not any("." in cell for cell in cells)
-        values = [number_in(cell, comma) for cell in cells]
-        for i, value in enumerate(values):
-            if value is None or math.isinf(value):
-                place = f"{table.file!r} line {table.lines[i]}, column {table.names[j]!r}"
-                wrong = "is not a number" if value is None else "is infinite"
-                raise InvalidInput(
-                    f"path: {place}: {cells[i][:60]!r} {wrong}; "
-                    "expected a finite number, or an empty cell if it is missing."
-                )
-        result[:, k] = values
-    return result
-
-
-def without_rows(file: str, first: list[str], separator: str) -> Table:
-    """A table whose `first` row holds names if any cell of it is text, and is not counted among its rows otherwise."""
-    decimal_comma = separator != ","
-    header = [cell.strip() for cell in first]
-    if all(number_in(cell, decimal_comma) is not None for cell in header):
-        return Table(file, [str(j) for j in range(len(header))], [], [], [], decimal_comma)
-    return Table(file, [cell or str(j) for j, cell in enumerate(header)], header, [], [], decimal_comma)
 
 
 def csv_text(columns: Mapping[str, NDArray]) -> str:
@@ -309,17 +246,3 @@ def csv_text(columns: Mapping[str, NDArray]) -> str:
     writer.writerow(columns)
     writer.writerows(zip(*cells, strict=True))
     return body.getvalue()
-
-
-def number_in(cell: str, decimal_comma: bool) -> float | None:
-    """The number in a stripped cell, NaN if it is missing, None if it is text."""
-    if decimal_comma:
-        cell = cell.replace(",", ".", 1)
-    try:
-        return None if "_" in cell else float(cell)  # Python reads 20_1 as 201
-    except ValueError:
-        return math.nan if cell.lower() in MISSING else None
-
-
-def _listing(names: Sequence[object]) -> str:
-    return ", ".join(map(shown, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")

@@ -65,6 +65,11 @@ class Series(NamedTuple):
     def _widths(self) -> tuple[int, int]:
         return self.outputs.shape[1], 0 if self.inputs is None else self.inputs.shape[1]
 
+    @property
+    def end(self) -> Times | None:
+        """The time of the last sample, if it is known."""
+        return None if self.times is None else self.times.later(len(self.outputs) - 1)
+
     def rows(self, rows: slice) -> "Series":
         """Consecutive samples that a slice selects, with the same names."""
         first = rows.indices(len(self.outputs))[0]
@@ -90,6 +95,11 @@ class SeriesList(NamedTuple):
     input_names: tuple[str, ...] = ()
     times: tuple[Times | None, ...] = ()
     """Of every recording, if they are known."""
+
+    @property
+    def end(self) -> Times | None:
+        """The time of the last sample of the last recording, if it is known."""
+        return self.times[-1].later(len(self.outputs[-1]) - 1) if self.times and self.times[-1] else None
 
 
 class Simulated(NamedTuple):

@@ -47,6 +47,7 @@ class Learner:
         record = {
             "sample": self.stream.count,
             kind: place,
+            **({} if sample.time is None else {"time": sample.time}),
             "state": _normal(estimate.state_mean, estimate.state_std),
             "predicted": _normal(estimate.predicted_mean, estimate.predicted_std),
             "log_score": _finite(estimate.log_score),

@@ -5,7 +5,8 @@
     [1.2, 0.7]                 JSON, where there are no inputs: the outputs
     XADD sensors * u 0.3 y 1.2 Redis; a field may hold a JSON list, too
 
-NaN, null and an empty cell are missing. A record that cannot be used is a `BadRecord`, and the next may be good:
+NaN, null and an empty cell are missing. What a column, key or field of times holds is kept as it is. A record that
+cannot be used is a `BadRecord`, and the next may be good:
 whatever a line holds, it ends nothing but itself.
 """
 
@@ -13,9 +14,11 @@ import csv
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
-from gpssm.datasets.csv_files import check_used_once, find_all, number_in, separator_of, without_rows
+from gpssm.datasets.tables import Table, check_used_once, csv_reader, find_all, number_in, separator_of, without_rows
+from gpssm.datasets.time_column import NO_TIME, looks_like_time
 from gpssm.errors import InvalidInput
 from gpssm.plumbing.validation import shown
 
@@ -33,13 +36,16 @@ class Names(NamedTuple):
 
     outputs: Sequence[str]
     inputs: Sequence[str] = ()
+    time: str | None = None
+    """Of the time; None for one that is called so, `NO_TIME` for none at all."""
 
 
 class Sample(NamedTuple):
-    """Numbers as they were sent, NaN where one is missing."""
+    """Numbers as they were sent, NaN where one is missing, and the time in the words of the sender."""
 
     outputs: list[float]
     inputs: list[float]
+    time: str | int | float | None = None
 
 
 class Lines:
@@ -76,17 +82,25 @@ class Lines:
         names, decimal_comma = table.names, table.decimal_comma
         outputs = find_all("outputs", self._names.outputs, table)
         inputs = find_all("inputs", self._names.inputs, table)
-        check_used_once(table, outputs, inputs, [])
+        time = self._time_column(table, {*outputs, *inputs})
+        check_used_once(table, outputs=outputs, inputs=inputs, time=time)
         self._check_width(len(outputs), len(inputs))
 
         def parse(text: str) -> Sample:
             row = _cells(text, separator)
             if len(row) != len(names):
                 raise BadRecord(f"{len(row)} cell(s), the first row has {len(names)}.")
-            return Sample(*([_cell(names[j], row[j], decimal_comma) for j in used] for used in (outputs, inputs)))
+            y, u = ([_cell(names[j], row[j], decimal_comma) for j in used] for used in (outputs, inputs))
+            return Sample(y, u, next((row[j] for j in time if row[j]), None))
 
         self._parse = parse
         return None if table.header else parse(first)
+
+    def _time_column(self, table: Table, used: set[int]) -> list[int]:
+        if self._names.time is None:
+            found = (j for j, name in enumerate(table.names) if j not in used and looks_like_time(name))
+            return list(islice(found, 1))
+        return [] if self._names.time == NO_TIME else find_all("time", self._names.time, table)
 
 
 def from_json(text: str, names: Names) -> Sample:
@@ -99,14 +113,26 @@ def from_json(text: str, names: Names) -> Sample:
         return Sample(_channels({"outputs": record}, ["outputs"]), [])
     if not isinstance(record, dict):
         raise BadRecord(f"expected an object with the key(s) {', '.join(map(repr, (*names.outputs, *names.inputs)))}.")
-    return Sample(_channels(record, names.outputs), _channels(record, names.inputs))
+    return Sample(_channels(record, names.outputs), _channels(record, names.inputs), _time(record, names))
 
 
 def from_fields(fields: Mapping[bytes, bytes], names: Names) -> Sample:
     """A sample from the fields of a Redis message."""
     texts = {_decode(name): _decode(value).strip() for name, value in fields.items()}
     record = {name: _field(name, texts[name]) for name in (*names.outputs, *names.inputs) if name in texts}
-    return Sample(_channels(record, names.outputs), _channels(record, names.inputs))
+    return Sample(_channels(record, names.outputs), _channels(record, names.inputs), _time(texts, names))
+
+
+def _time(record: Mapping[str, object], names: Names) -> str | int | float | None:
+    """What the sender says of the time; nothing if it is not a word or a number."""
+    found = names.time
+    if found is None:
+        used = {*names.outputs, *names.inputs}
+        found = next((name for name in record if name not in used and looks_like_time(name)), "")
+    value = None if found == NO_TIME else record.get(found)
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)) or value == "":
+        return None
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _decode(data: bytes) -> str:
@@ -120,7 +146,7 @@ def _decode(data: bytes) -> str:
 def _cells(line: str, separator: str) -> list[str]:
     try:
         # Strict, or a quotation mark that is never closed would pass.
-        (row,) = csv.reader([line.rstrip("\r")], delimiter=separator, skipinitialspace=True, strict=True)
+        (row,) = csv_reader([line.rstrip("\r")], separator, strict=True)
     except (csv.Error, ValueError) as error:
         raise _no_row(line) from error
     return [cell.strip() for cell in row]
