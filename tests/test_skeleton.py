@@ -349,5 +349,5 @@ def test_as_many_states_as_the_recording_needs() -> None:
     """Two lightly damped oscillators and a third state to see them by: five, where four would be the default."""
     inputs = driven(0, 300)
     outputs = resonant(inputs) + resonant(inputs, radius=0.97, angle=1.2)
-    assert linear_search.enough_states(Recordings.standardised([outputs], [inputs]))[0].order in (5, 6)
-    assert linear_search.enough_states(Recordings.standardised([resonant(inputs)], [inputs]))[0].order == 4
+    assert linear_search.enough_states(Recordings.standardised([outputs], [inputs]))[0][0].order in (5, 6)
+    assert linear_search.enough_states(Recordings.standardised([resonant(inputs)], [inputs]))[0][0].order == 4

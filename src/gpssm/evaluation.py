@@ -12,6 +12,7 @@ import numpy as np
 
 from gpssm import metrics
 from gpssm.plumbing.validation import positive_int, series
+from gpssm.posteriors.calibration import rolling
 from gpssm.posteriors.fitted import Fitted
 from gpssm.posteriors.states import States
 
@@ -114,13 +115,7 @@ def blocks(
     """
     positive_int("length", length)
     y, c = series(outputs, inputs, fitted.output_dim, fitted.input_dim)
-    now = fitted.end if state is None else state
-    parts = []
-    for first in range(0, len(y), length):
-        rows = slice(first, first + length)
-        ahead = c[rows] if fitted.input_dim else None
-        horizon = len(y[rows])
-        parts.append(fitted.forecast(horizon, ahead, state=now, num_paths=num_paths, seed=seed + first).samples)
-        if first + length < len(y):
-            now = fitted.filter(y[rows], ahead, state=now, seed=seed + first)
-    return np.concatenate(parts, axis=1)
+    starts = range(0, len(y), length)
+    ahead = c if fitted.input_dim else None
+    found = rolling(fitted, y, ahead, starts, length, state=state, num_paths=num_paths, seed=seed)
+    return np.concatenate([forecast.samples for _, forecast in found], axis=1)

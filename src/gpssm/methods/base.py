@@ -7,7 +7,7 @@ posterior that comes out. `docs/extend.md` shows how to write one.
 
 from abc import ABC
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -21,6 +21,7 @@ from gpssm.filters import ensemble
 from gpssm.filters.ensemble import FilterSettings
 from gpssm.gp.kernels import RBF, Kernel
 from gpssm.gp.means import Linear
+from gpssm.methods.checked import Recordings, Stage, checked
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, Transition
 from gpssm.numerics.parameters import match, parameters
@@ -30,7 +31,7 @@ from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.validation import positive_int, training_data
 from gpssm.posteriors.history import History, Progress
 from gpssm.posteriors.posterior import Posterior
-from gpssm.training.candidates import Recordings
+from gpssm.training.candidates import Recordings as Standardised
 from gpssm.training.initialisation import gp_transition, initialise
 from gpssm.training.linear_search import AUTO, enough_states
 from gpssm.training.optimiser import Objective, Schedule, train
@@ -103,6 +104,8 @@ class StateSpaceMethod(Specification, ABC):
         *,
         seed: int = 0,
         restarts: int | None = None,
+        holdout: float = 0.0,
+        max_seconds: float | None = None,
         progress: bool | Watch = False,
     ) -> Posterior:
         """Learn the model from a recording.
@@ -114,6 +117,11 @@ class StateSpaceMethod(Specification, ABC):
             seed: all randomness of the fit.
             restarts: fits from the same data with other random numbers, of which the one with the best
                 bound is kept; by default as many as the method needs.
+            holdout: share of every recording, at its end, to check the model with: it is learned from without that
+                end first, whose forecast is set beside those of simpler methods (`check`) and corrects the bands
+                (`calibration`); then from everything.
+            max_seconds: after which the best model so far is returned. Compilation is not cut short, nor are the first
+                steps.
             progress: show a progress bar, or call this function with a `Progress` after every chunk of steps.
 
         Returns:
@@ -121,19 +129,27 @@ class StateSpaceMethod(Specification, ABC):
             the fit early, with the best model so far.
         """
         clock = CompileClock()
-        ys, cs = training_data(outputs, inputs)
+        data = Recordings(*training_data(outputs, inputs))
         if restarts is not None:
             positive_int("restarts", restarts)
-        method, linear = self, None
-        if self.state_dim == AUTO:
-            linear = enough_states(Recordings.standardised(ys, cs))
-            method = replace(self, state_dim=linear[0].order)
-        problem = method.problem(ys, cs, seed)
-        with watcher(progress, self.name) as watch, Interruption() as interruption:
-            posterior = Restarts(method, problem, Monitor(interruption, watch), seed, linear).best(restarts)
-            posterior = posterior.learned_from(ys, cs, seed=seed)
-        posterior.history.interrupted = interruption.requested
+        with watcher(progress, self.name) as watch, Interruption(max_seconds) as interruption:
+            posterior = checked(partial(self._fit, seed, restarts, watch), data, holdout, seed, interruption)
+        posterior.history.interrupted = interruption.signalled
         posterior.history.compile_seconds = clock.seconds
+        return posterior
+
+    def _fit(self, seed: int, restarts: int | None, watch: Watch | None, data: Recordings, stage: Stage) -> Posterior:
+        """One fit, without a check."""
+        method, linear, why = self, None, ""
+        if self.state_dim == AUTO and stage.first is not None:
+            method, why = replace(self, state_dim=stage.first.state_dim), stage.first.history.messages[0]
+        elif self.state_dim == AUTO:
+            linear, why = enough_states(Standardised.standardised(*data))
+            method = replace(self, state_dim=linear[0].order)
+        problem = method.problem(*data, seed)
+        monitor = Monitor(stage.interruption, watch, again=stage.again)
+        posterior = Restarts(method, problem, monitor, seed, linear).best(restarts).learned_from(*data, seed=seed)
+        posterior.history.messages[:0] = [why] if why else []
         return posterior
 
     def problem(
@@ -164,12 +180,14 @@ class StateSpaceMethod(Specification, ABC):
                 watch(p._replace(snapshot=None if now is None else lambda: self.posterior(problem, now(), History())))
 
             monitor = monitor._replace(watch=report)
-        for data, limits in self.phases(problem, schedule):
+        phases = self.phases(problem, schedule)
+        for number, (data, limits) in enumerate(phases):
             key, key_phase = jax.random.split(key)
+            later = monitor.later + sum(following.max_steps for _, following in phases[number + 1 :])
             learner, carry, course = train(
                 objective, learner, carry, _cast(data, self.dtype),
                 settings=problem.settings, rates=rates, num_observed=problem.windows.num_observed,
-                schedule=limits, key=key_phase, monitor=monitor, label=label,
+                schedule=limits, key=key_phase, monitor=monitor._replace(later=later), label=label,
             )  # fmt: skip
             history = history.followed_by(course)
             if monitor.interruption.requested:

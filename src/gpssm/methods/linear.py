@@ -6,8 +6,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gpssm.filters.kalman import Gaussian, System
+from gpssm.methods.checked import Recordings, Stage, checked
 from gpssm.models.scaling import Scaling, moments
 from gpssm.plumbing.compilation import CompileClock
+from gpssm.plumbing.interruption import Interruption
 from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.validation import training_data
 from gpssm.posteriors.history import History
@@ -53,7 +55,7 @@ class LinearMethod(ABC):
 
     @double_precision
     def fit(
-        self, outputs: Any, inputs: Any = None, *, seed: int = 0, progress: bool | Watch = False
+        self, outputs: Any, inputs: Any = None, *, seed: int = 0, holdout: float = 0.0, progress: bool | Watch = False
     ) -> LinearPosterior:
         """Learn the model from a recording.
 
@@ -61,15 +63,21 @@ class LinearMethod(ABC):
             outputs: (T, dy), NaN where a value is missing; or a list of such arrays.
             inputs: (T, dc) known inputs, the row that acts on the way to the same row of
                 `outputs`; or a list of such arrays. Not used where outputs are forecast from themselves alone.
-            seed: not used; nothing here is random.
+            seed: of the forecasts of a check; nothing else here is random.
+            holdout: share of every recording, at its end, to check the model with: it is learned from without that
+                end first, whose forecast is set beside those of simpler methods (`check`) and corrects the bands
+                (`calibration`); then from everything.
             progress: show a progress bar, or call this function after every iteration, where there are any.
 
         Returns:
             The fitted model, which filters, smooths and forecasts exactly.
         """
         clock = CompileClock()
-        ys, cs = training_data(outputs, inputs)
-        posterior = self.learn(ys, cs, progress).learned_from(ys, cs)
+
+        def learn(data: Recordings, stage: Stage) -> LinearPosterior:
+            return self.learn(*data, progress).learned_from(*data)
+
+        posterior = checked(learn, Recordings(*training_data(outputs, inputs)), holdout, seed, Interruption())
         posterior.history.compile_seconds = clock.seconds
         return posterior
 

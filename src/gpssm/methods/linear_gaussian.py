@@ -98,7 +98,7 @@ class LinearGaussian(LinearMethod):
 
     def learn(self, outputs: list[NDArray], inputs: list[NDArray], progress: bool | Watch) -> LinearPosterior:
         if self.state_dim == AUTO:
-            order = enough_states(Recordings.standardised(outputs, inputs))[0].order
+            order = enough_states(Recordings.standardised(outputs, inputs))[0][0].order
             return replace(self, state_dim=order).learn(outputs, inputs, progress)
         self._check_size(outputs, inputs)
         dx = self.state_dim

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
@@ -30,11 +31,16 @@ _listening = False
 
 
 class Interruption:
-    """A context in which an interrupt sets `requested`, once the work has set `something_to_keep`."""
+    """A context in which an interrupt sets `signalled`, once the work has set `something_to_keep`.
 
-    def __init__(self) -> None:
-        self.requested = False
+    Work also ends when `max_seconds` are over, of which `share` may be used up at first.
+    """
+
+    def __init__(self, max_seconds: float | None = None) -> None:
+        self.signalled = False
         self.something_to_keep = False
+        self.max_seconds, self.share = max_seconds, 1.0
+        self._started = time.monotonic()
         self._previous: dict[signal.Signals, Any] = {}
         self._listener = ExitStack()
 
@@ -52,14 +58,29 @@ class Interruption:
             signal.signal(number, handler)
         self._listener.close()
 
+    @property
+    def seconds(self) -> float:
+        """Since the work started."""
+        return time.monotonic() - self._started
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the time that there is now is over."""
+        return self.max_seconds is not None and self.seconds > self.share * self.max_seconds
+
+    @property
+    def requested(self) -> bool:
+        """Whether the work should end with what it has."""
+        return self.signalled or self.out_of_time
+
     def check(self) -> None:
-        """Between two parts of the work: raise KeyboardInterrupt if it was requested with nothing to keep yet."""
-        if self.requested and not self.something_to_keep:
+        """Between two parts of the work: raise KeyboardInterrupt if there was a signal with nothing to keep yet."""
+        if self.signalled and not self.something_to_keep:
             raise KeyboardInterrupt
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         # Noted in any case: what is raised inside a callback of the garbage collector, say, goes no further.
-        again, self.requested = self.requested, True
+        again, self.signalled = self.signalled, True
         if again or not self.something_to_keep:
             raise KeyboardInterrupt
 

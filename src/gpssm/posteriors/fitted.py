@@ -28,6 +28,8 @@ from gpssm.numerics.lags import with_past
 from gpssm.plumbing import serialization
 from gpssm.plumbing.times import Times
 from gpssm.plumbing.validation import arguments, model_inputs, positive_int, series
+from gpssm.posteriors.calibration import Calibration, rolling_errors
+from gpssm.posteriors.check import Check
 from gpssm.posteriors.history import History
 from gpssm.posteriors.states import Forecast, States, check_state, kept_recording
 from gpssm.posteriors.summary import Summary
@@ -57,6 +59,10 @@ class Fitted(ABC):
     """How many of the last inputs act on f."""
     recent_inputs: Float[NDArray, "past dc"] | None = None
     """Those that still act at the end of the (last) training recording, newest first, if there are several."""
+    check: Check | None = None
+    """How the end of the recordings was forecast by a model that had not seen it: of a fit with `holdout`."""
+    calibration: Calibration | None = None
+    """What the bands of forecasts are multiplied by, from errors on data that were not learned from."""
     filters: ClassVar[tuple[str, ...]]
     """What `filter` can be; the first is the default."""
 
@@ -156,7 +162,14 @@ class Fitted(ABC):
         return self.filter(outputs, inputs, filter=filter, seed=seed).log_likelihood
 
     def forecast(
-        self, horizon: int, inputs: Any = None, *, state: States | None = None, num_paths: int = 500, seed: int = 0
+        self,
+        horizon: int,
+        inputs: Any = None,
+        *,
+        state: States | None = None,
+        num_paths: int = 500,
+        seed: int = 0,
+        calibrated: bool = True,
     ) -> Forecast:
         """Sample paths of the next `horizon` outputs: uncertain state, process and observation noise.
 
@@ -168,6 +181,7 @@ class Fitted(ABC):
             state: result of `filter` to start from, after its last sample; `end` by default.
             num_paths: number of paths, 2 or more.
             seed: of the draws.
+            calibrated: spread the outputs as the model's `calibration` says, if it has one.
 
         Returns:
             Paths of outputs (num_paths, horizon, dy) and states, with their `mean`, `std` and `quantile`.
@@ -185,12 +199,48 @@ class Fitted(ABC):
         with np.errstate(over="ignore", invalid="ignore"):  # an unstable model; the forecast says where it diverged
             paths = self._paths(self.scaling.standardise_inputs(ahead), state, num_paths, seed)
             states, samples = (np.asarray(part, float) for part in paths)
+            samples = self.scaling.outputs(samples)
+            if calibrated and self.calibration is not None:
+                samples = self.calibration.applied(samples)
             times = _times_after(self.end if state is None else state)
-            return Forecast(self.scaling.outputs(samples), self.scaling.states(states), times, self.output_names)
+            return Forecast(samples, self.scaling.states(states), times, self.output_names)
 
-    @abstractmethod
+    def calibrate(
+        self,
+        outputs: Any,
+        inputs: Any = None,
+        *,
+        horizon: int | None = None,
+        state: States | None = None,
+        seed: int = 0,
+    ) -> Self:
+        """The same model, its bands corrected by how far off they are on a recording that it has not learned from.
+
+        The recording is forecast again and again, each time from a later sample; how far the truth lies from the
+        median, relative to the model's own band, says how much wider or narrower that should be, for every output and
+        every number of steps ahead: `calibration`. Few independent errors move it little.
+
+        Args:
+            outputs: (T, dy) what follows the training recording, NaN where a value is missing.
+            inputs: (T, dc), if the model has any.
+            horizon: steps ahead up to which errors are collected, half of T by default; beyond it the last factor
+                holds.
+            state: result of `filter` before the first sample; the end of the training recording by default.
+            seed: of the draws.
+
+        >>> from gpssm import LastValue
+        >>> walk = np.cumsum(np.random.default_rng(0).normal(size=300))
+        >>> fitted = LastValue().fit(walk[:100]).calibrate(walk[100:])
+        >>> fitted.calibration.factors.shape, bool(0.7 < fitted.calibration.factors[0, 0] < 1.4)
+        ((100, 1), True)
+        """
+        y, c = series(outputs, inputs, self.output_dim, self.input_dim)
+        errors = rolling_errors(self, y, c if self.input_dim else None, horizon, state, seed)
+        return replace(cast(Any, self), calibration=Calibration.of(errors))
+
     def summary(self) -> Summary:
-        """What was learned and what was held fixed, in the user's units. Print it."""
+        """What was learned and what was held fixed, in the user's units, and how it was checked. Print it."""
+        return replace(self._summary(), check=self.check, calibration=self.calibration)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all of it to one file, for `gpssm.load`; an interrupted save leaves the old file as it was."""
@@ -200,7 +250,8 @@ class Fitted(ABC):
         """The same model, with names for its channels, and the time of the last sample that it has learned from."""
         recording, kept = self.recording.named(output_names, input_names), len(self.recording.outputs)
         times = None if end is None else end.later(1 - kept)
-        return replace(cast(Any, self), recording=recording._replace(times=times))
+        check = None if self.check is None else self.check.named(output_names)
+        return replace(cast(Any, self), recording=recording._replace(times=times), check=check)
 
     def learned_from(self, outputs: list[NDArray], inputs: list[NDArray], *, seed: int = 0) -> Self:
         """The same model, which knows the checked recordings it was fitted to: forecasts start where the last ends."""
@@ -223,6 +274,10 @@ class Fitted(ABC):
 
     # What the kinds differ in. Recordings y, c and what is returned as States are in the user's units; all other arrays
     # are standardised.
+
+    @abstractmethod
+    def _summary(self) -> Summary:
+        """`summary`, without the check."""
 
     @abstractmethod
     def _end(self) -> States:

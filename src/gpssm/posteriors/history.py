@@ -24,6 +24,8 @@ class Progress(NamedTuple):
     messages: tuple[str, ...]
     snapshot: Callable[[], Any] | None = None
     """The model as it is now; for a watcher of `fit`, as a posterior."""
+    seconds_left: float | None = None
+    """Until the end of the fit, all starts and phases, if no phase ends early; None as long as nothing is known."""
 
 
 @saved
@@ -41,6 +43,8 @@ class History:
     best: Unbounded[float] = -math.inf
     """The largest `elbo` of the last phase, that of the model returned."""
     compile_seconds: float = 0.0
+    planned: bool = False
+    """Whether the number of steps was chosen to be enough; then reaching it says nothing."""
 
     def followed_by(self, later: "History") -> "History":
         """The course of a fit in two phases.

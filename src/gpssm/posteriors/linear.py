@@ -23,6 +23,8 @@ from gpssm.numerics.linalg import symmetric_root
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, Unbounded
 from gpssm.plumbing.precision import double_precision
+from gpssm.posteriors.calibration import Calibration
+from gpssm.posteriors.check import Check
 from gpssm.posteriors.fitted import Fitted, Pair
 from gpssm.posteriors.history import History
 from gpssm.posteriors.states import NO_RECORDING, States
@@ -64,6 +66,8 @@ class LinearPosterior(Fitted):
     """Names of the parameters in `summary` that the method does not learn."""
     training_log_likelihood: Unbounded[float] | None = None
     """`log_likelihood` of all training recordings; None in files that do not know it."""
+    check: Check | None = None
+    calibration: Calibration | None = None
     filters: ClassVar[tuple[str, ...]] = ("kalman",)
 
     @property
@@ -78,7 +82,7 @@ class LinearPosterior(Fitted):
         mean, cov = (np.asarray(part)[None] for part in self.final)
         return self._states(mean, cov, 0.0, 0)
 
-    def summary(self) -> Summary:
+    def _summary(self) -> Summary:
         a, process_cov, emission, emission_bias, obs_cov = map(np.asarray, self.system)
         values = {
             "transition.weight": np.column_stack([a, self.input_weight]),

@@ -18,6 +18,8 @@ from gpssm.numerics.lags import newest, with_past
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, Positive, shape
 from gpssm.plumbing.precision import double_precision
+from gpssm.posteriors.calibration import Calibration
+from gpssm.posteriors.check import Check
 from gpssm.posteriors.fitted import Fitted, Pair
 from gpssm.posteriors.history import History
 from gpssm.posteriors.states import NO_RECORDING, States
@@ -53,6 +55,8 @@ class Posterior(Fitted):
     input_lags: Annotated[Positive[int], shape("lags")] = 1
     recent_inputs: Float[NDArray, "lags-1 dc"] | None = None
     """(lags - 1, dc) inputs at the end of the (last) recording, newest first, if there are several."""
+    check: Check | None = None
+    calibration: Calibration | None = None
     filters: ClassVar[tuple[str, ...]] = tuple(FILTERS)
 
     @property
@@ -68,7 +72,7 @@ class Posterior(Fitted):
         cov = np.cov(members, rowvar=False).reshape(1, self.state_dim, self.state_dim)
         return States(members.mean(axis=0, keepdims=True), cov, 0.0, members, self.recent_inputs)
 
-    def summary(self) -> Summary:
+    def _summary(self) -> Summary:
         return summarise(self.model, self.scaling, self.fixed, self.history, self.method)
 
     @double_precision

@@ -11,6 +11,8 @@ from gpssm.gp.kernels import Kernel
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.scaling import Scaling
 from gpssm.numerics.parameters import parameters
+from gpssm.posteriors.calibration import Calibration
+from gpssm.posteriors.check import Check
 from gpssm.posteriors.history import History
 
 NDArray = np.ndarray
@@ -43,6 +45,10 @@ class Summary:
     converged: bool
     messages: tuple[str, ...]
     objective: str = "ELBO"
+    planned: bool = False
+    """Whether the number of iterations was chosen to be enough."""
+    check: Check | None = None
+    calibration: Calibration | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The same, ready for JSON."""
@@ -57,12 +63,14 @@ class Summary:
             self.objective.lower().replace("-", "_"): self.elbo,
             "converged": self.converged,
             "messages": list(self.messages),
+            "check": None if self.check is None else self.check.as_dict(),
+            "calibration": None if self.calibration is None else self.calibration.as_dict(),
         }
 
     def __str__(self) -> str:
-        end = "objective settled" if self.converged else "stopped at the step limit"
+        end = " (objective settled)" if self.converged else "" if self.planned else " (stopped at the step limit)"
         linear = f"linear, {len(self.rows[0].value)} state(s)"
-        about = f"{self.iterations} iterations ({end})" if self.objective == "ELBO" else linear
+        about = f"{self.iterations} iterations{end}" if self.objective == "ELBO" else linear
         if not self.iterations and self.objective == "ELBO":
             about = "not fitted by iterations"  # but learned live
         value = "" if math.isnan(self.elbo) else f", {self.objective} {self.elbo:.4g}"
@@ -71,7 +79,17 @@ class Summary:
         for row in self.rows:
             learned = "learned" if row.learned else "fixed  "
             lines.append(f"{row.name:<{width}}  {learned}  {_format(row.value)}  [{row.unit}]")
-        return "\n".join([*lines, "", *self.messages] if self.messages else lines)
+        if self.messages:
+            lines += ["", *self.messages]
+        lines += ["", str(self.check) if self.check is not None else _NOT_CHECKED]
+        if self.calibration is not None:
+            lines.append(str(self.calibration))
+        return "\n".join(lines)
+
+
+_NOT_CHECKED = (
+    "not checked: fit with holdout=0.2, or evaluate it on other data, to know how well it forecasts."
+)
 
 
 def summarise(model: GPSSM, scaling: Scaling, fixed: tuple[str, ...], history: History, method: str) -> Summary:
@@ -103,7 +121,8 @@ def summarise_linear(
 
 def _summary(method: str, rows: list[Row], history: History, objective: str, value: float) -> Summary:
     steps = history.step[-1] if history.step else 0
-    return Summary(method, tuple(rows), steps, float(value), history.converged, tuple(history.messages), objective)
+    course = steps, float(value), history.converged, tuple(history.messages)
+    return Summary(method, tuple(rows), *course, objective, history.planned)
 
 
 def _rows(

@@ -117,16 +117,24 @@ def _best_of_each_kind(found: Iterable[Candidate], state_dim: int) -> list[Candi
     return [resized(c, state_dim) for c in best.values()]
 
 
-def enough_states(data: Recordings) -> list[Candidate]:
+def enough_states(data: Recordings) -> tuple[list[Candidate], str]:
     """The best linear model of every kind: with 4 states or two more than outputs, all with the same number.
 
-    With more, where that forecasts what was held back far better.
+    With more, where that forecasts what was held back far better. And why, in a sentence.
     """
     dy = data.output_dim
     enough = max(4, dy + 2)
     found = linear_models(data, (enough, enough + 1, enough + 2, enough + 4))
     found += [one_step_model(data, order) for order in range(dy, enough + 5)]
-    return _best_of_each_kind(found, max(enough, best_order(found, enough).order))
+    best, small = best_order(found, enough), min((c for c in found if c.order <= enough), key=lambda c: c.error)
+    if best.order > enough:
+        why = (
+            f"a line with so many forecasts the end better: error {best.error:.2g} sd, with {enough} {small.error:.2g}"
+        )
+    else:
+        why = f"lines with up to {enough + 4} do not forecast the end of the recording clearly better"
+    count = max(enough, best.order)
+    return _best_of_each_kind(found, count), f"{count} states: {why}"
 
 
 def best_linear_models(data: Recordings, state_dim: int) -> list[Candidate]:

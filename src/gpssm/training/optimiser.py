@@ -163,6 +163,7 @@ def train(
     history = History()
     best, best_elbo, best_for_patience, stale = state, -np.inf, -np.inf, 0
     rate, decay_from, step = schedule.learning_rate, None, 0
+    first: tuple[int, float] | None = None
     chunk = min(schedule.chunk, schedule.max_steps)
     decay_steps = min(schedule.decay_steps, schedule.max_steps // 2)
     longest = schedule.max_steps - decay_steps
@@ -196,15 +197,21 @@ def train(
         phase = label + ("learning" if decay_from is None else "settling")
         end = schedule.max_steps if decay_from is None else decay_from + decay_steps
         seconds, now = time.perf_counter() - started, partial(_assemble, model, state.safe[0])
-        record(history, Progress(step, end, phase, elbo, latest, seconds, tuple(messages), now), monitor.watch)
+        # The first chunk was compiled as well.
+        first = (step, seconds) if first is None else first
+        pace = (seconds - first[1]) / (step - first[0]) if step > first[0] else None
+        left = None if pace is None else monitor.seconds_left(end - step, pace)
+        report = Progress(step, end, phase, elbo, latest, seconds, tuple(messages), now, left)
+        record(history, report, monitor.watch)
         if decay_from is None:
             history.converged = stale >= schedule.patience
             if history.converged or step >= longest:
                 decay_from = step
         monitor.interruption.something_to_keep = True
         if monitor.interruption.requested:
-            history.interrupted = True
-            history.messages.append(f"step {step}: interrupted; this is the best model so far")
+            history.interrupted = monitor.interruption.signalled
+            why = "interrupted" if history.interrupted else "out of time"
+            history.messages.append(f"step {step}: {why}; this is the best model so far")
             _warn(history.messages[-1])
             break
     history.best = best_elbo

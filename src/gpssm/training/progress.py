@@ -50,16 +50,26 @@ class Monitor(NamedTuple):
 
     interruption: Interruption
     watch: Watch | None
+    later: int = 0
+    """Steps of the optimiser that follow those of the present phase: other phases, and other starts."""
+    again: float = 0.0
+    """How much of the time of this fit will be spent once more, by the next one."""
 
-    def searching(self) -> Callable[[int, int], None]:
-        """What a search calls with how many of its calls are done, and how many there are."""
+    def seconds_left(self, steps: int, seconds_per_step: float) -> float:
+        """Until the end, with so many steps left in this phase."""
+        left = (steps + self.later) * seconds_per_step
+        return left + self.again * (self.interruption.seconds + left)
+
+    def searching(self) -> Callable[[int, int], bool]:
+        """What a search calls with how many of its calls are done, and how many there are; says whether time is up."""
         started = time.perf_counter()
 
-        def report(done: int, total: int) -> None:
+        def report(done: int, total: int) -> bool:
             self.interruption.check()
             if self.watch is not None:
                 seconds = time.perf_counter() - started
                 self.watch(Progress(done, total, "looking for starts", math.nan, {}, seconds, ()))
+            return self.interruption.out_of_time
 
         return report
 
@@ -142,6 +152,8 @@ def _plain(title: str) -> Watch:
 def describe(p: Progress) -> str:
     """One line: where a fit is, its objective, and the terms that make it up."""
     where = f"{p.phase} {p.step}/{p.max_steps}"
+    if p.seconds_left is not None:
+        where += f", about {duration(p.seconds_left)} left,"
     if not p.terms:
         return where
     parts = ", ".join(f"{name} {value:.0f}" for name, value in p.terms.items())

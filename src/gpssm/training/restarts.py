@@ -15,6 +15,7 @@ from scipy.stats import t as student_t
 
 from gpssm import metrics
 from gpssm.numerics.parameters import parameters, with_values
+from gpssm.posteriors.calibration import independent
 from gpssm.posteriors.posterior import Posterior
 from gpssm.training import skeleton_search
 from gpssm.training.candidates import Candidate, Recordings
@@ -80,16 +81,24 @@ class Restarts:
         effort = float(np.clip(_EFFORT / (len(ys) * max(map(len, ys)) * dx * max(1.0, dx / 4)), *_EFFORTS))
         trial_share, final_share = _TRIAL_SHARE * effort, _FINAL_SHARE * effort**0.5
 
-        def learn(candidate: Candidate, share: float, outputs: list[np.ndarray], number: int, label: str) -> Posterior:
+        def steps_of(share: float) -> int:
             # Whole chunks, for both halves: a limit that is not reached by them is passed.
-            schedule = self.method.schedule
-            pair = 2 * schedule.chunk
-            steps = pair * max(1, round(share * schedule.max_steps / pair))
-            schedule = schedule._replace(
-                learning_rate=_INFORMED_RATE * schedule.learning_rate, max_steps=steps, decay_steps=steps // 2
+            pair = 2 * self.method.schedule.chunk
+            return pair * max(1, round(share * self.method.schedule.max_steps / pair))
+
+        def learn(candidate: Candidate, share: float, outputs: list[np.ndarray], number: int, label: str) -> Posterior:
+            steps = steps_of(share)
+            schedule = self.method.schedule._replace(
+                learning_rate=_INFORMED_RATE * self.method.schedule.learning_rate,
+                max_steps=steps,
+                decay_steps=steps // 2,
             )
             problem = self._informed(candidate, data, outputs)
-            posterior = self.method.learn(problem, schedule, self._key(number), self.monitor, label)
+            trials_left = len(candidates) - 1 - number
+            later = trials_left * steps_of(trial_share) + steps_of(final_share) if label else 0
+            monitor = self.monitor._replace(later=later)
+            posterior = self.method.learn(problem, schedule, self._key(number), monitor, label)
+            posterior.history.planned = True
             if candidate.kind == "gp" or "transition.mean.weight" in posterior.fixed:
                 return posterior
             return replace(posterior, model=skeleton_search.stable_mean(posterior.model))
@@ -103,12 +112,14 @@ class Restarts:
                 posterior = learn(candidate, trial_share, kept, number, _label(number, len(candidates)))
             except Diverged:
                 continue  # a skeleton that explodes as soon as there is noise
-            if self.monitor.interruption.requested:
-                return posterior
             trials.append((candidate, posterior, Validation.of(posterior, kept, self.problem, data.cuts)))
+            if self.monitor.interruption.requested:
+                break
         if not trials:
             return None
         chosen, fallback, validation = trials[best_validated([v for *_, v in trials])]
+        if self.monitor.interruption.requested:
+            return widened(fallback, validation.widening)
         try:
             posterior = learn(skeleton_search.refined(chosen, data), final_share, ys, len(candidates), "")
         except Diverged:
@@ -136,7 +147,8 @@ class Restarts:
             number = len(found)
             label = _label(number, max(len(problems), number + 1)) if len(problems) > 1 else ""
             now = problems[number] if number < len(problems) else problem
-            posterior = self.method.learn(now, self.method.schedule, self._key(number), self.monitor, label)
+            monitor = self.monitor._replace(later=max(0, len(problems) - 1 - number) * self.method.schedule.max_steps)
+            posterior = self.method.learn(now, self.method.schedule, self._key(number), monitor, label)
             # A bound from half of a fit cannot be compared with those of whole ones.
             if not interruption.requested or not found:
                 found.append(Restart.of(posterior, ys[longest], cs[longest], compared=len(problems) > 1))
@@ -152,7 +164,6 @@ def _label(number: int, count: int) -> str:
 _PATHS = 100
 _NORMAL_90 = 1.645
 _WIDENING = (0.85, 4.0)
-_FORGOTTEN = 0.1  # autocorrelation of errors that no longer know of each other
 _FEWEST = 5.0  # independent errors; with fewer than that the factor would be all caution
 _WORSE = 1.5
 _SAME = 1.03  # scores within this factor are the same; then the bound decides
@@ -191,23 +202,7 @@ def widening(errors: np.ndarray) -> float:
     each other: as Student's t is wider than a normal distribution whose variance is known.
     """
     factor = float(np.clip(np.nanquantile(np.abs(errors), 0.9) / _NORMAL_90, *_WIDENING))
-    return factor * float(student_t.ppf(0.95, _independent(errors))) / _NORMAL_90
-
-
-def _independent(errors: np.ndarray) -> float:
-    """How many independent errors say as much: their number over the time that they stay alike."""
-    count = 0.0
-    for column in errors.T:
-        z = column[~np.isnan(column)]
-        square = float(np.mean(z**2)) if len(z) else 0.0
-        time = 1.0
-        for lag in range(1, len(z)):
-            correlation = float(np.mean(z[lag:] * z[:-lag])) / square if square > 0 else 0.0
-            if correlation < _FORGOTTEN:
-                break
-            time += 2.0 * correlation
-        count += len(z) / time
-    return max(count, _FEWEST)
+    return factor * float(student_t.ppf(0.95, max(sum(map(independent, errors.T)), _FEWEST))) / _NORMAL_90
 
 
 def widened(posterior: Posterior, factor: float) -> Posterior:

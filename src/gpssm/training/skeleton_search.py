@@ -62,18 +62,19 @@ def has_gp(problem: Problem) -> bool:
 
 
 def skeletons(
-    problem: Problem, data: Recordings, linear: Candidate, seed: int, report: Callable[[int, int], None]
+    problem: Problem, data: Recordings, linear: Candidate, seed: int, report: Callable[[int, int], bool]
 ) -> list[Candidate]:
     """Skeletons with a GP from one guess at the linear model and several at random, the best first.
 
-    `report` is called with how many groups of guesses are done, and how many there are.
+    `report` is called with how many groups of guesses are done, and how many there are; says whether time is up.
     """
     problems = gp_problems(problem, data, linear, seed, _affordable(problem, data))
     groups = [problems[i : i + SIDE_BY_SIDE] for i in range(0, len(problems), SIDE_BY_SIDE)]
     fits: list[SkeletonFit] = []
     for number, group in enumerate(groups):
         fits += fit_all(group, data, _FIRST)
-        report(number + 1, len(groups) + 1)
+        if report(number + 1, len(groups) + 1):
+            break
     best = np.argsort([fit.loss for fit in fits])[:SIDE_BY_SIDE]
     kept = [problems[i] for i in best]
     fits = fit_all(kept, data, _THEN, [fits[i] for i in best])

@@ -1,0 +1,134 @@
+"""A fit that is checked: on the end of the recordings, which is held back first and learned from afterwards."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+
+from gpssm.errors import InvalidInput
+from gpssm.methods import registry
+from gpssm.plumbing.interruption import Interruption
+from gpssm.posteriors.calibration import Calibration, Errors, rolling_errors
+from gpssm.posteriors.check import LINES, MEAN, Check, Score
+from gpssm.posteriors.fitted import Fitted
+from gpssm.training.linear_search import AUTO
+
+NDArray = np.ndarray
+F = TypeVar("F", bound=Fitted)
+
+_LEAST_HELD, _LEAST_LEARNED = 5, 20
+_LARGEST = 0.5
+# Of the time that there is, what the first fit may take; and what the second takes, relative to the first.
+_FIRST_SHARE, _AGAIN = 0.45, 1.1
+
+
+class Recordings(NamedTuple):
+    """Checked recordings: outputs (T_i, dy) and inputs (T_i, dc), in the user's units."""
+
+    outputs: list[NDArray]
+    inputs: list[NDArray]
+
+    def split(self, holdout: float) -> "tuple[Recordings, Recordings]":
+        """Without the last part of every recording, and that part."""
+        cuts = [len(y) - int(holdout * len(y)) for y in self.outputs]
+        early = Recordings(*([a[:n] for a, n in zip(part, cuts, strict=True)] for part in self))
+        return early, Recordings(*([a[n:] for a, n in zip(part, cuts, strict=True)] for part in self))
+
+
+class Stage(NamedTuple):
+    """Which of the two fits it is."""
+
+    interruption: Interruption
+    again: float = 0.0
+    """How much of its time the fit after this one will take, at a guess."""
+    first: Fitted | None = None
+    """The model that was checked, if this is the second: what was chosen for it is not chosen once more."""
+
+
+def checked(
+    fit: Callable[[Recordings, Stage], F], data: Recordings, holdout: float, seed: int, interruption: Interruption
+) -> F:
+    """Learn from all but the end of the recordings, check the forecast of that, and learn from everything.
+
+    Args:
+        fit: learns from recordings; called twice.
+        data: what to learn from.
+        holdout: share of every recording that is held back at first, 0 for none; then nothing is checked.
+        seed: of the forecasts.
+        interruption: of both fits. If it comes before the second has ended, the first is what there is.
+
+    Returns:
+        The model that has learned from everything, with `check` and `calibration` of the first.
+    """
+    if isinstance(holdout, bool) or not isinstance(holdout, (int, float)) or not 0 <= holdout <= _LARGEST:
+        raise InvalidInput(f"holdout: expected a share between 0 and {_LARGEST}, got {holdout!r}.")
+    if holdout == 0:
+        return fit(data, Stage(interruption))
+    early, held = data.split(holdout)
+    _check_sizes(early, held, holdout)
+    interruption.share = _FIRST_SHARE
+    first = fit(early, Stage(interruption, again=_AGAIN))
+    interruption.share, seconds = 1.0, interruption.seconds
+    if interruption.signalled:
+        return first
+    found = check(first, early, held, seed)
+    calibration = Calibration.of(held_back_errors(first, early, held, seed))
+    first = cast(F, replace(cast(Any, first), check=found, calibration=calibration))
+    limit = interruption.max_seconds
+    enough = limit is None or limit - interruption.seconds > _AGAIN * seconds
+    final = fit(data, Stage(interruption, first=first)) if enough and not interruption.requested else first
+    if final is first or interruption.requested:
+        share = f"{100 * (1 - holdout):.3g}%"
+        first.history.messages.append(
+            f"no time to learn from everything: this model has learned from the first {share}"
+        )
+        return first
+    return cast(F, replace(cast(Any, final), check=found, calibration=calibration))
+
+
+def _check_sizes(early: Recordings, held: Recordings, holdout: float) -> None:
+    """Refuse to hold back so much, or so little, that there is nothing to learn from or to check with."""
+    sizes = [sum(map(len, part.outputs)) for part in (early, held)]
+    seen = np.isfinite(np.concatenate(held.outputs)).any(axis=0)
+    if sizes[0] < _LEAST_LEARNED or sizes[1] < _LEAST_HELD or not seen.all():
+        raise InvalidInput(
+            f"holdout: {holdout:g} of the recordings leaves {sizes[0]} sample(s) to learn from and {sizes[1]} to check "
+            f"with, numbers of {seen.sum()} of {len(seen)} output(s) among them; expected {_LEAST_LEARNED} and "
+            f"{_LEAST_HELD} or more, of every output. holdout=0 learns without a check."
+        )
+
+
+def check(fitted: Fitted, early: Recordings, held: Recordings, seed: int) -> Check:
+    """Free runs over what was held back, by a model and by simpler ones that have learned from the same samples."""
+    scores = [Score.of(fitted.method, _free_runs(fitted, early, held, seed))]
+    for name in (*LINES, MEAN):
+        if name != fitted.method:
+            method = registry.build(name, **registry.applicable(name, state_dim=AUTO))
+            simple = method.fit(early.outputs, early.inputs)
+            scores.append(Score.of(name, _free_runs(simple, early, held, seed)))
+    return Check(sum(map(len, held.outputs)), tuple(scores), fitted.output_names)
+
+
+def held_back_errors(fitted: Fitted, early: Recordings, held: Recordings, seed: int) -> list[Errors]:
+    """Of forecasts from many samples of the longest part that was held back."""
+    i = max(range(len(held.outputs)), key=lambda i: len(held.outputs[i]))
+    y, c = held.outputs[i], held.inputs[i] if fitted.input_dim else None
+    return rolling_errors(fitted, y, c, None, _state(fitted, early, i, seed), seed)
+
+
+def _free_runs(fitted: Fitted, early: Recordings, held: Recordings, seed: int) -> list[tuple[NDArray, NDArray]]:
+    """Sample paths (p, h, dy) of the part of every recording that was held back, and the truth (h, dy)."""
+    runs = []
+    for i, (y, c) in enumerate(zip(*held, strict=True)):
+        if len(y):
+            state, ahead = _state(fitted, early, i, seed), c if fitted.input_dim else None
+            runs.append((fitted.forecast(len(y), ahead, state=state, seed=seed, calibrated=False).samples, y))
+    return runs
+
+
+def _state(fitted: Fitted, early: Recordings, i: int, seed: int) -> Any:
+    """At the end of recording `i`; the model knows that of the last."""
+    if i == len(early.outputs) - 1:
+        return fitted.end
+    return fitted.filter(early.outputs[i], early.inputs[i] if fitted.input_dim else None, seed=seed)
