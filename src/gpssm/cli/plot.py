@@ -155,13 +155,18 @@ def _scores(view: View) -> Scores:
         one_step = float(np.mean(np.abs(residuals[~np.isnan(residuals)]) <= NormalDist().inv_cdf(0.95)))
         lag1 = metrics.autocorrelation(residuals, 1)[1].tolist()
     verdict = words(
-        float(np.mean(fit[~np.isnan(fit)])) if not np.isnan(fit).all() else math.nan,
+        _pooled(fit[~np.isnan(fit)]),
         together,
         lag1=max(lag1, key=abs, default=math.nan),
         numbers=int(np.sum(~np.isnan(y))),
         diverged=diverged,
     )
     return Scores(fit, coverage, together, one_step, lag1, diverged, verdict)
+
+
+def _pooled(fit: NDArray) -> float:
+    """Over all outputs, in percent, from the mean of their squared errors in units of their standard deviations."""
+    return 100 * (1 - math.sqrt(np.mean((1 - fit / 100) ** 2))) if len(fit) else math.nan
 
 
 def _coverage(samples: NDArray, y: NDArray, columns: Any) -> float:

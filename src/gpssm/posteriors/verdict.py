@@ -2,10 +2,10 @@
 
 import math
 
-FOLLOWS, ROUGHLY, HARDLY = 70.0, 30.0, 5.0
-"""Percent of fit from which on a model follows the data, does so roughly, and is any better than their mean."""
-TOLERATED = 0.07
-"""How far from 0.9 the share of numbers inside the 90% band may be."""
+GRADES = ((50.0, "follows the data"), (20.0, "follows the data in part"), (5.0, "little better than the mean"))
+"""Words for a fit of so many percent or more."""
+HOLDS = (0.8, 0.98)
+"""Share of the numbers inside the 90% band with which that is said to hold."""
 CORRELATED = 0.2
 """Lag-1 autocorrelation of residuals from which on there is something left to learn."""
 
@@ -45,20 +45,15 @@ residuals are correlated: something is left to learn (lag-1 0.60)'
 def _of_fit(fit: float) -> str:
     if math.isnan(fit):
         return ""
-    steps = (
-        (FOLLOWS, "follows the data"),
-        (ROUGHLY, "follows the data roughly"),
-        (HARDLY, "little better than the mean"),
-    )
-    said = next((text for least, text in steps if fit >= least), "no better than the mean")
+    said = next((text for least, text in GRADES if fit >= least), "no better than the mean")
     return f"{said} (fit {fit:.0f}%)"
 
 
 def _of_coverage(coverage90: float, numbers: int | None) -> str:
     if math.isnan(coverage90):
         return ""
-    tolerated = TOLERATED if numbers is None else max(TOLERATED, 2 * math.sqrt(0.09 / numbers))
-    if abs(coverage90 - 0.9) <= tolerated:
+    luck = 0.0 if numbers is None else 2 * math.sqrt(0.09 / numbers)
+    if min(HOLDS[0], 0.9 - luck) <= coverage90 <= max(HOLDS[1], 0.9 + luck):
         return f"bands hold ({coverage90:.2f})"
     size = "too narrow" if coverage90 < 0.9 else "rather wide"
     return f"bands {size}: {coverage90:.2f} of the numbers inside the 90% band"
