@@ -23,8 +23,10 @@ import pytest
 
 import gpssm
 from gpssm import evaluation, metrics
+from gpssm.cli import plot
 from gpssm.cli.main import main
 from gpssm.datasets import columns, from_csv, kink, to_csv
+from gpssm.datasets.series import Series
 from gpssm.methods.arx import ARX
 from gpssm.models.emission import FunctionEmission
 from gpssm.parallel import runtime
@@ -343,6 +345,14 @@ def test_a_picture_with_dates(tmp_path: Path) -> None:
     assert "steps ahead" not in texts and "t" not in texts
     summary = run("summary", tmp_path / "m.gpssm").out
     assert f"{end.later(-59).text(1)[0]}, {end.text(1)[0]}" in summary
+
+
+def test_a_picture_shows_the_past_where_times_do_not_show_a_gap() -> None:
+    y = np.sin(0.3 * np.arange(90))[:, None]
+    fitted = ARX(order=2).fit(y[:60]).named(("y",), (), Times(5.9, 0.1))
+    for times, shown in ((None, 20), (Times(6.0, 0.1), 20), (Times(6.1, 0.1), 0), (Times(5.9, 0.1), 0)):
+        view = plot._of_test(fitted, None, Series(y[60:], None, None, ("y",), times=times), "test.csv", "")
+        assert len(view.past.outputs) == shown and view.future.times == (times or Times(pytest.approx(6.0), 0.1))
 
 
 def test_summary(arx: Path, envi: Path) -> None:

@@ -127,8 +127,16 @@ def _of_test(model: Fitted | Stream, past: Series | None, test: Series, name: st
 def _view(about: str, past: Series, future: Series, paths: Forecast, followed: Followed | None) -> View:
     if np.isnan(future.outputs).all():
         raise InvalidInput("data: holds no number to compare with; expected at least one.")
-    shown = min(len(past.outputs), max(20, len(future.outputs) // 3))
+    shown = min(len(past.outputs), max(20, len(future.outputs) // 3)) if _follows(past, future) else 0
     return View(about, past.rows(slice(len(past.outputs) - shown, None)), future, paths, followed)
+
+
+def _follows(past: Series, future: Series) -> bool:
+    """Whether samples can be drawn one after the other: unless times tell otherwise."""
+    if past.times is None or future.times is None or past.times.dated != future.times.dated:
+        return True
+    late = future.times.start - past.times.later(len(past.outputs)).start
+    return abs(late) < 0.5 * abs(future.times.step)
 
 
 def _followed(fitted: Fitted, recording: Series, state: States | None) -> Followed:
