@@ -15,18 +15,24 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
+from xml.etree import ElementTree
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 
 import gpssm
 from gpssm import evaluation, metrics
+from gpssm.cli import plot
 from gpssm.cli.main import main
 from gpssm.datasets import columns, from_csv, kink, to_csv
+from gpssm.datasets.series import Series
 from gpssm.methods.arx import ARX
 from gpssm.models.emission import FunctionEmission
 from gpssm.parallel import runtime
 from gpssm.plumbing import atomic
+from gpssm.plumbing.times import Times
+from gpssm.posteriors.verdict import words
 
 TRAIN, TEST = 240, 60
 HORIZON = 20  # of all forecasts of EnVI: compiled once
@@ -273,8 +279,8 @@ def test_evaluate_a_new_experiment(folder: Path, envi: Path) -> None:
 
 def test_plot(folder: Path, arx: Path, envi: Path, tmp_path: Path) -> None:
     """Next to the model by default; the numbers beside the picture are those of the library."""
-    printed = run("plot", envi)
-    assert (printed.code, printed.out, printed.err) == (0, f"picture: {folder / 'kink.png'}\n", "")
+    printed, verdict = run("plot", envi), succeed("plot", envi)["verdict"]
+    assert (printed.code, printed.out, printed.err) == (0, f"{verdict}\npicture: {folder / 'kink.png'}\n", "")
     assert (folder / "kink.png").read_bytes().startswith(b"\x89PNG")
     out = tmp_path / "test.svg"
     found = succeed("plot", arx, "--data", folder / "test.csv", "-o", out)
@@ -287,7 +293,88 @@ def test_plot(folder: Path, arx: Path, envi: Path, tmp_path: Path) -> None:
     assert (found["samples"], found["horizon"]) == (TEST, TEST)
     assert found["lag1_autocorrelation"] == [metrics.autocorrelation(residuals, 1)[1, 0]]
     assert found["one_step_coverage90"] == pytest.approx(np.mean(np.abs(residuals) < 1.6449), abs=1e-3)
+    paths = fitted.forecast(TEST, test.inputs)
+    fit = 100 * (1 - np.sqrt(np.mean((paths.mean - test.outputs) ** 2)) / np.std(test.outputs))
+    coverage = metrics.coverage(paths.samples, test.outputs)
+    assert found["fit_percent"] == [pytest.approx(fit)] and found["diverged"] is None
+    assert found["verdict"] == words(fit, coverage, lag1=found["lag1_autocorrelation"][0], numbers=TEST)
     assert succeed("plot", envi, "-o", tmp_path / "training.png")["training_samples"] is True
+
+
+def drawn(out: Path, *arguments: object) -> list[str]:
+    """The words in a picture, with what the command printed last."""
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        result = run("plot", *arguments, "-o", out)
+    assert result.code == 0, result.err
+    texts = [element.text or "" for element in ElementTree.parse(out).iter("{http://www.w3.org/2000/svg}text")]
+    return [*texts, result.err]
+
+
+def test_the_words_in_a_picture(folder: Path, arx: Path, tmp_path: Path) -> None:
+    """The model, the data, how well it does, and the user's names."""
+    fitted, test = gpssm.load(arx), from_csv(folder / "test.csv", "level", "valve")
+    paths = fitted.forecast(TEST, test.inputs)
+    (fit,) = metrics.fit_percent(paths.mean, test.outputs)
+    inside = 100 * metrics.coverage(paths.samples, test.outputs)
+    texts = drawn(tmp_path / "test.svg", arx, "--data", folder / "test.csv")
+    assert f"level: fit {fit:.1f}%, {inside:.0f}% inside the 90% band" in texts
+    title = "arx.gpssm (ARX): free run over test.csv, from "
+    assert any(text.startswith(f"{title}the end of the training data") for text in texts)
+    assert {"valve", "level", "observed", "90% band", "free run", "one step ahead"} <= set(texts)
+    continued = drawn(tmp_path / "test.svg", arx, "--data", folder / "test.csv", "--history", folder / "train.csv")
+    assert any(text.startswith(f"{title}the end of train.csv") for text in continued)
+    assert any(text.startswith("level: fit") for text in continued)
+    # A new experiment: 50 samples are seen, the others forecast.
+    state = fitted.filter(test.outputs[:50], test.inputs[:50])
+    fresh = fitted.forecast(TEST - 50, test.inputs[50:], state=state)
+    (fit,) = metrics.fit_percent(fresh.mean, test.outputs[50:])
+    texts = drawn(tmp_path / "test.svg", arx, "--data", folder / "test.csv", "--fresh")
+    assert any(text.startswith(f"{title}its sample 50") for text in texts)
+    assert any(text.startswith(f"level: fit {fit:.1f}%, ") for text in texts)
+
+
+def test_a_picture_with_dates(tmp_path: Path) -> None:
+    """Those that follow the training data; a dollar sign is one."""
+    rng, days = np.random.default_rng(0), np.array(["2024-03-01", "2024-03-02"], "datetime64[ns]")
+    y = np.sin(0.3 * np.arange(90))[:, None] + 0.1 * rng.standard_normal((90, 1))
+    end = Times.of_dates(days, zone="Z", name="day").later(59)
+    ARX(order=2).fit(y[:60]).named(("price [$]",), (), end).save(tmp_path / "m.gpssm")
+    to_csv(tmp_path / "test.csv", {"price [$]": y[60:, 0]})
+    texts = drawn(tmp_path / "m.svg", tmp_path / "m.gpssm", "--data", tmp_path / "test.csv")
+    assert {"day [Z]", "price [$]"} <= set(texts) and any(text.startswith("2024") for text in texts)
+    assert "steps ahead" not in texts and "t" not in texts
+    summary = run("summary", tmp_path / "m.gpssm").out
+    assert f"{end.later(-59).text(1)[0]}, {end.text(1)[0]}" in summary
+
+
+def test_a_picture_shows_the_past_where_times_do_not_show_a_gap() -> None:
+    y = np.sin(0.3 * np.arange(90))[:, None]
+    fitted = ARX(order=2).fit(y[:60]).named(("y",), (), Times(5.9, 0.1))
+    for times, shown in ((None, 20), (Times(6.0, 0.1), 20), (Times(6.1, 0.1), 0), (Times(5.9, 0.1), 0)):
+        view = plot._of_test(fitted, None, Series(y[60:], None, None, ("y",), times=times), "test.csv", "")
+        assert len(view.past.outputs) == shown and view.future.times == (times or Times(pytest.approx(6.0), 0.1))
+
+
+def test_summary(arx: Path, envi: Path) -> None:
+    """What was learned, and what from."""
+    fitted = gpssm.load(arx)
+    found = succeed("summary", arx)
+    assert (found["outputs"], found["inputs"], found["samples"], found["kept"]) == (["level"], ["valve"], TRAIN, TRAIN)
+    assert found["parameters"] == json.loads(json.dumps(fitted.summary().as_dict()["parameters"]))
+    printed = run("summary", envi)
+    assert printed.code == 0 and printed.out.endswith(f"\n\n{gpssm.load(envi).summary()}\n")
+
+
+def test_a_picture_of_a_free_run_that_diverges(unstable: Path, tmp_path: Path) -> None:
+    """What is finite is drawn, and it is said where it ends."""
+    to_csv(tmp_path / "long.csv", {"y": np.exp(0.05 * np.arange(1500))})
+    with np.errstate(over="ignore"):
+        squares = np.square(gpssm.load(unstable / "m.gpssm").forecast(1500).samples).sum(axis=0)
+    step = int(np.argmin(np.isfinite(squares))) + 1
+    *texts, said = drawn(tmp_path / "m.svg", unstable / "m.gpssm", "--data", tmp_path / "long.csv")
+    assert said == SAID.format(f"in the free run, from sample {step} on,")
+    assert f"y: the free run diverges from step {step} on" in texts
+    assert any(text.startswith(f"unstable: the forecast diverges from step {step} on") for text in texts)
 
 
 def test_plot_of_many_channels_with_gaps(tmp_path: Path) -> None:
@@ -339,7 +426,11 @@ def test_plot_of_many_channels_with_gaps(tmp_path: Path) -> None:
         ("forecast kink.gpssm --horizon 0", "'--horizon'"),
         ("forecast kink.gpssm --horizon 5 --inputs kink.csv", "inputs: got 'kink.csv'; the model was fitted without"),
         ("evaluate kink.gpssm kink_test.csv --fresh --history kink.csv", "fresh: given with a history"),
-        ("evaluate kink.gpssm kink_test.csv --fresh", "block: 50 samples to start from, but 'kink_test.csv' has 40"),
+        ("evaluate kink.gpssm kink_test.csv --fresh", "fresh: 50 samples to start from, but 'kink_test.csv' has 40"),
+        ("plot kink.gpssm --data kink_test.csv --fresh", "fresh: 50 samples to start from, but 'kink_test.csv' has 40"),
+        ("plot kink.gpssm --data kink_test.csv --fresh --history kink.csv", "fresh: given with a history"),
+        ("plot kink.gpssm --fresh", "data: missing; expected the file that is new (--fresh)"),
+        ("summary train.csv", "'train.csv' is not a gpssm model"),
         ("plot kink.gpssm -o kink.nonsense", "out: 'kink.nonsense' ends in '.nonsense'; expected one of"),
     ],
 )

@@ -489,13 +489,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_model_tells_where_to_start_and_the_names(models: Path, tmp_path: Path, stream_here: Stream) -> None:
-    """Also of a stream that goes on from its checkpoint; and a checkpoint can be a model to start from."""
+    """Also of a stream that goes on from its checkpoint; that knows the names, and can be a model to start from."""
     arguments = ("--model", models / "envi.gpssm", "--checkpoint", tmp_path / "c")
     for count, run in ((1, stream), (2, stream_here)):
         result = run(*arguments, text="valve,level,y\n0.5,1,2\n")
         assert (result.returncode, json.loads(result.stdout)["sample"]) == (0, count)
-    result = stream_here("--model", tmp_path / "c", "--inputs", "valve", text='{"y": 1, "valve": 2}')
-    assert (result.returncode, json.loads(result.stdout)["sample"]) == (0, 3)
+    for option in ("--model", "--checkpoint"):
+        result = stream_here(option, tmp_path / "c", "--method", "OEnVI", text='{"level": 1, "valve": 2}')
+        assert (result.returncode, json.loads(result.stdout)["sample"]) == (0, 3), result.stderr
+    result = stream_here("--model", tmp_path / "c", "--outputs", "y", text='{"y": 1, "valve": 2}')
+    assert (result.returncode, json.loads(result.stdout)["sample"]) == (0, 4)
 
 
 @pytest.mark.parametrize("name", list(registry.ONLINE))

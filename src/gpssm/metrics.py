@@ -32,6 +32,26 @@ def rmse(forecast_mean: Any, truth: Any) -> float:
     return float(np.sqrt(np.mean((mean[seen] - y[seen]) ** 2)))
 
 
+def fit_percent(forecast_mean: Any, truth: Any) -> Float[NDArray, " dy"]:
+    """How much of every column of `truth` (h, dy) follows `forecast_mean` (h, dy), in percent: (dy,).
+
+        100 (1 - RMSE / standard deviation of the truth)
+
+    100 is perfect, 0 is as good as the mean of the truth, and what is worse is negative. NaN where the truth is
+    constant or missing throughout.
+
+    >>> fit_percent([1.0, 2.0, 3.0], [1.0, 2.0, 4.0]).round(1).tolist()
+    [53.7]
+    """
+    y, mean = _truth(truth), matrix("forecast_mean", forecast_mean)
+    found = np.full(y.shape[1], np.nan)
+    for i, (column, predicted) in enumerate(zip(y.T, mean.T, strict=True)):
+        seen = column[~np.isnan(column)]
+        if len(seen) and (spread := float(np.std(seen))) > 0:
+            found[i] = 100 * (1 - rmse(predicted, column) / spread)
+    return found
+
+
 def nlpd(samples: Any, truth: Any) -> float:
     """Negative log predictive density per number of `truth` (h, dy), in nats.
 

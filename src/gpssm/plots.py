@@ -21,9 +21,11 @@ except ModuleNotFoundError as error:
         "gpssm.plots needs matplotlib; run pip install 'gpssm[plot]'.", name="matplotlib"
     ) from error
 import numpy as np
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
 from gpssm import metrics
 from gpssm.online.stream import Stream
+from gpssm.plumbing.times import Times
 from gpssm.posteriors.fitted import Fitted
 from gpssm.posteriors.posterior import Posterior
 from gpssm.posteriors.states import Forecast, States
@@ -31,8 +33,11 @@ from gpssm.posteriors.states import Forecast, States
 NDArray = np.ndarray
 
 BLUE, ORANGE, GREY = "#1f5fa8", "#d9700a", "#6b7280"
-CHANNELS = (BLUE, ORANGE, "#2f855a", "#8b3a8b", GREY)
-"""Colours of channels that share an axes; a sixth has the first again."""
+EDGE, GREEN = "#173f70", "#2f855a"
+CHANNELS = (BLUE, ORANGE, GREEN, "#8b3a8b", GREY, "#0aa5a5")
+"""Colours of channels that share an axes; a seventh has the first again."""
+MANY = 300
+"""Samples from which on single points are no longer told apart."""
 
 
 def transition(
@@ -88,15 +93,24 @@ def transition(
 
 
 def forecast(
-    paths: Forecast, *, past: NDArray | None = None, future: NDArray | None = None, channel: int = 0, ax: Any = None
+    paths: Forecast,
+    *,
+    past: NDArray | None = None,
+    future: NDArray | None = None,
+    channel: int = 0,
+    times: Times | None = None,
+    ax: Any = None,
 ) -> Any:
     """A forecast of one output with its 50% and 90% bands, between what was observed before and since.
+
+    Where the bands run away from the data by many times their range, as those of an unstable model do, the axis ends.
 
     Args:
         paths: what `forecast` of a model or a stream returned.
         past: (T, dy) the outputs before it.
         future: (h, dy) the outputs observed since, of as many steps as there are.
         channel: index of the output, from 0.
+        times: of the steps; those that the forecast knows by default. Without any, steps are counted.
         ax: where to draw.
 
     >>> ax = forecast(Forecast(np.random.default_rng(0).normal(size=(50, 7, 1)), np.zeros((50, 7, 1))))
@@ -105,28 +119,101 @@ def forecast(
     >>> plt.close()
     """
     ax = plt.gca() if ax is None else ax
-    h = np.arange(1, paths.samples.shape[1] + 1)
-    for low, high, alpha, label in ((0.05, 0.95, 0.18, "90% band"), (0.25, 0.75, 0.3, "50% band")):
-        lower, upper = paths.quantile([low, high])[:, :, channel]
-        ax.fill_between(h, lower, upper, color=BLUE, alpha=alpha, lw=0, label=label)
-    ax.plot(h, paths.mean[:, channel], color=BLUE, lw=1.8, label="forecast")
+    times = paths.times if times is None else times
+    horizon, before = paths.samples.shape[1], 0 if past is None else len(past)
+    observed = np.full(before + horizon, np.nan)
+    for rows, start in ((past, 0), (future, before)):
+        if rows is not None:
+            values = rows[:horizon, channel] if start else rows[:, channel]
+            observed[start : start + len(values)] = values
+    bands = paths.quantile([0.05, 0.95, 0.25, 0.75])[:, :, channel]
+    low, high, runs_away = _limits(observed, bands)
+    at, (lower, upper, *inner) = _places(times, horizon), np.clip(bands, low, high)
+    ax.fill_between(at, lower, upper, color=BLUE, alpha=0.2, lw=0, zorder=2, label="90% band")
+    ax.fill_between(at, *inner, color=BLUE, alpha=0.3, lw=0, zorder=2, label="50% band")
+    thin = _thinner(len(observed))
+    for edge in (lower, upper):  # above the points, which hide the band where there are many
+        ax.plot(at, edge, color=EDGE, lw=max(0.3, 0.9 * thin), zorder=4)
+    mean = np.clip(paths.mean[:, channel], low, high)
+    ax.plot(at, mean, color=BLUE, lw=max(0.5, 1.6 * thin), zorder=3.5, label="forecast")
     if past is not None:
-        ax.plot(np.arange(-len(past) + 1, 1), past[:, channel], ".-", color=GREY, ms=3, lw=0.7, label="past")
+        earlier = _places(None if times is None else times.later(-before), before, 1 - before)
+        ax.plot(
+            earlier,
+            observed[:before],
+            ".-",
+            color=GREY,
+            ms=4 * thin,
+            mew=0,
+            lw=max(0.4, 0.7 * thin),
+            zorder=3,
+            label="past",
+        )
     if future is not None:
-        ax.plot(h[: len(future)], future[: len(h), channel], ".", color=ORANGE, ms=5, label="observed")
-    ax.axvline(0.5, color=GREY, lw=0.8, ls=":")
-    ax.set(xlabel="steps ahead", ylabel=f"output {channel}")
-    ax.legend(frameon=False, fontsize=8, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.12))
+        size = max(3.0, 6 * thin)
+        ax.plot(at, observed[before:], ".", color=ORANGE, ms=size, mew=0, zorder=3.7, label="observed")
+    ax.axvline(_border(times), color=GREY, lw=0.8, ls=":")
+    if runs_away:
+        ax.set_ylim(*runs_away)
+    _name_time(ax, times, "steps ahead")
+    ax.set_ylabel(literal(paths.names[channel]) if paths.names else f"output {channel}")
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 5}
+    ax.legend(frameon=False, fontsize=8, ncols=5, markerscale=1 / thin, **below)
     return ax
 
 
-def states(estimate: States, *, truth: NDArray | None = None, dimension: int = 0, ax: Any = None) -> Any:
+def inputs(
+    values: NDArray, *, names: tuple[str, ...] = (), times: Times | None = None, first: int = 1, ax: Any = None
+) -> Any:
+    """Control inputs over time: one in its own units, several below each other, each over its own range.
+
+    Args:
+        values: (T, dc) the inputs.
+        names: of the channels.
+        times: of the samples. Without any, steps are counted,
+        first: from this one on: 1 is the first step of a forecast.
+        ax: where to draw.
+
+    >>> ax = inputs(np.array([[0.0, 5.0], [1.0, 7.0], [0.0, 6.0]]), names=("valve", "load"))
+    >>> [label.get_text() for label in ax.get_yticklabels()]
+    ['valve: 0 to 1', 'load: 5 to 7']
+    >>> plt.close()
+    """
+    ax = plt.gca() if ax is None else ax
+    at, count = _places(times, len(values), first), values.shape[1]
+    labels = [literal(name) for name in names or [f"input {i}" for i in range(count)]]
+    style: dict[str, Any] = {"lw": max(0.3, 0.9 * _thinner(len(values))), "drawstyle": "steps-mid"}
+    if count == 1:
+        ax.plot(at, values[:, 0], color=GREEN, label=labels[0], **style)
+        ax.set_ylabel(labels[0])
+    else:
+        lowest, highest = values.min(axis=0), values.max(axis=0)
+        span = np.where(highest > lowest, highest - lowest, 1.0)
+        lanes = 1.3 * np.arange(count)[::-1]
+        for i, label in enumerate(labels):
+            ax.plot(at, lanes[i] + (values[:, i] - lowest[i]) / span[i], color=GREEN, label=label, **style)
+        ranges = [f"{low:.4g} to {high:.4g}" for low, high in zip(lowest, highest, strict=True)]
+        ax.set_yticks(lanes + 0.5, [f"{label}: {text}" for label, text in zip(labels, ranges, strict=True)])
+        ax.tick_params(axis="y", length=0, labelsize=7)
+    _name_time(ax, times, "steps ahead")
+    return ax
+
+
+def states(
+    estimate: States,
+    *,
+    truth: NDArray | None = None,
+    dimension: int = 0,
+    times: Times | None = None,
+    ax: Any = None,
+) -> Any:
     """One filtered or smoothed state with its 95% band.
 
     Args:
         estimate: what `filter` or `smooth` of a model returned, of T samples.
         truth: (T, dx) the true states, where they are known.
         dimension: index of the state, from 0.
+        times: of the samples; those that the estimate knows by default. Without any, samples are counted.
         ax: where to draw.
 
     >>> ax = states(States(np.zeros((3, 1)), np.ones((3, 1, 1)), 0.0, np.zeros((9, 1))), truth=np.zeros((3, 1)))
@@ -135,38 +222,60 @@ def states(estimate: States, *, truth: NDArray | None = None, dimension: int = 0
     >>> plt.close()
     """
     ax = plt.gca() if ax is None else ax
-    t = np.arange(1, len(estimate.mean) + 1)
+    times = estimate.times if times is None else times
+    t = _places(times, len(estimate.mean))
     mean, band = estimate.mean[:, dimension], 1.96 * estimate.std[:, dimension]
     ax.fill_between(t, mean - band, mean + band, color=BLUE, alpha=0.22, lw=0, label="95% band")
-    ax.plot(t, mean, color=BLUE, lw=1.2, label="estimate")
+    ax.plot(t, mean, color=BLUE, lw=max(0.6, 1.2 * _thinner(len(t))), label="estimate")
     if truth is not None:
         ax.plot(t, truth[:, dimension], color=ORANGE, lw=0.9, ls="--", label="truth")
-    ax.set(xlabel="t", ylabel=f"state {dimension}")
+    _name_time(ax, times, "t")
+    ax.set_ylabel(f"state {dimension}")
     ax.legend(frameon=False, fontsize=8)
     return ax
 
 
-def residuals(standardised: NDArray, *, names: tuple[str, ...] = (), ax: Any = None) -> Any:
+FARTHEST = 6.0
+"""Predicted standard deviations, beyond which a residual is drawn at the border."""
+
+
+def residuals(standardised: NDArray, *, names: tuple[str, ...] = (), times: Times | None = None, ax: Any = None) -> Any:
     """Residuals in units of their predicted standard deviation: 19 of 20 belong between the lines.
+
+    Those beyond six standard deviations are triangles at the border, and their number is said.
 
     Args:
         standardised: (T, dy) observed minus predicted, over the predicted standard deviation; NaN where missing.
         names: of the channels.
+        times: of the samples. Without any, samples are counted.
         ax: where to draw.
 
-    >>> ax = residuals(np.array([[0.1], [-1.2], [0.7]]), names=("level",))
-    >>> ax.get_lines()[-1].get_label()
-    'level'
+    >>> ax = residuals(np.array([[0.1], [-1.2], [70.0]]), names=("level",))
+    >>> ax.get_lines()[-1].get_label(), ax.texts[0].get_text()
+    ('level', '1 of 3 beyond 6 sd')
     >>> plt.close()
     """
     ax = plt.gca() if ax is None else ax
-    t = np.arange(1, len(standardised) + 1)
+    t = _places(times, len(standardised))
+    beyond = np.abs(standardised) > FARTHEST
     ax.axhspan(-2, 2, color=GREY, alpha=0.12, lw=0)
     ax.axhline(0, color=GREY, lw=0.8)
+    size = max(2.0, 4 * _thinner(len(t)))
     for channel, name, colour in _channels(standardised, names):
-        ax.plot(t, standardised[:, channel], ".", ms=4, alpha=0.8, mew=0, color=colour, label=name)
-    ax.set(xlabel="t", ylabel="residual / predicted sd")
-    _legend_of_several(ax, standardised)
+        values, far = standardised[:, channel], beyond[:, channel]
+        for marker, side in (("^", far & (values > 0)), ("v", far & (values < 0))):
+            place = np.where(values[side] > 0, FARTHEST, -FARTHEST)
+            ax.plot(t[side], place, marker, ms=5, mew=0, color=colour, clip_on=False)
+        inside = np.where(far, np.nan, values)
+        ax.plot(t, inside, ".", ms=size, alpha=0.8, mew=0, color=colour, label=name)
+    if beyond.any():
+        said = f"{beyond.sum()} of {np.sum(~np.isnan(standardised))} beyond {FARTHEST:.0f} sd"
+        ax.set_ylim(-FARTHEST, FARTHEST)
+        box = {"facecolor": "white", "alpha": 0.8, "lw": 0, "pad": 1.5}
+        ax.text(0.02, 0.03, said, transform=ax.transAxes, fontsize=8, color=GREY, bbox=box, zorder=5)
+    _name_time(ax, times, "t")
+    ax.set_ylabel("residual / predicted sd")
+    _legend_of_several(ax, standardised, 8 / size)
     return ax
 
 
@@ -202,12 +311,15 @@ def autocorrelation(residuals: NDArray, *, lags: int | None = None, names: tuple
     return ax
 
 
-def calibration(pits: Mapping[str, NDArray], *, ax: Any = None) -> Any:
-    """The share of numbers inside the central bands against the share promised, a line for every kind of forecast.
+def calibration(pits: Mapping[str, NDArray], *, names: tuple[str, ...] = (), ax: Any = None) -> Any:
+    """The share of numbers inside the central bands against the share promised: below the diagonal they are too narrow.
+
+    A line for every output and every kind of forecast: outputs have their colours, kinds are solid, dashed, dotted.
 
     Args:
-        pits: `metrics.pit` (h, dy) of forecasts, by what they are called. Around the first is the band that
-            it stays in at a level 19 times of 20, if its numbers are independent and its bands hold.
+        pits: `metrics.pit` (h, dy) of forecasts, by what they are called. Around the diagonal is the band in which an
+            output of the first stays at a level 19 times of 20, if its numbers are independent and its bands hold.
+        names: of the channels.
         ax: where to draw.
 
     >>> ax = calibration({"one step ahead": np.array([[0.1], [0.4], [0.7], [0.9]])})
@@ -217,29 +329,48 @@ def calibration(pits: Mapping[str, NDArray], *, ax: Any = None) -> Any:
     """
     ax = plt.gca() if ax is None else ax
     level = np.linspace(0, 1, 101)
-    for i, ((name, pit), colour) in enumerate(zip(pits.items(), cycle(CHANNELS), strict=False)):
-        distance = np.abs(2 * pit[~np.isnan(pit)] - 1)
-        if i == 0:
-            spread = 2 * np.sqrt(level * (1 - level) / len(distance))
-            ax.fill_between(level, level - spread, level + spread, color=GREY, alpha=0.18, lw=0)
-            ax.plot(level, level, color=GREY, lw=0.8, ls="--")
-        ax.plot(level, np.mean(distance[:, None] <= level, axis=0), color=colour, lw=1.8, label=name)
+    first = next(iter(pits.values()))
+    spread = 2 * np.sqrt(level * (1 - level) / np.min(np.sum(~np.isnan(first), axis=0)))
+    ax.fill_between(level, level - spread, level + spread, color=GREY, alpha=0.18, lw=0)
+    ax.plot(level, level, color=GREY, lw=0.8, ls="--")
+    several = first.shape[1] > 1
+    for (kind, pit), style in zip(pits.items(), cycle(("-", (0, (4, 2)), ":")), strict=False):
+        for channel, name, colour in _channels(pit, names):
+            distance = np.abs(2 * pit[~np.isnan(pit[:, channel]), channel] - 1)
+            held = np.mean(distance[:, None] <= level, axis=0)
+            label = f"{kind}: {name}" if several else kind
+            ax.plot(level, held, color=colour, ls=style, lw=1.2 if several else 1.8, label=label)
+        if several:
+            ax.plot([], [], color=GREY, ls=style, label=kind)
+    handles = {line.get_label(): line for line in ax.get_lines() if line.get_label() in pits}
+    if several:
+        of_first = zip(_channels(first, names), ax.get_lines()[1:], strict=False)
+        handles = {name: line for (_, name, _), line in of_first} | handles
     ax.set(xlabel="share promised", ylabel="share held", xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    ax.legend(frameon=False, fontsize=8, loc="lower right")
+    ax.legend(handles.values(), handles.keys(), frameon=False, fontsize=7, loc="best", labelspacing=0.3)
     return ax
+
+
+def literal(text: str) -> str:
+    """A user's words as matplotlib draws them as they are: a dollar sign would start a formula.
+
+    >>> len(literal("price [$]")) - len("price [$]")
+    1
+    """
+    return text.replace("$", r"\$")
 
 
 def _channels(values: NDArray, names: tuple[str, ...]) -> list[tuple[int, str, str]]:
     """Index, name and colour of every column."""
-    labels = names or tuple(f"output {i}" for i in range(values.shape[1]))
+    labels = tuple(map(literal, names)) or tuple(f"output {i}" for i in range(values.shape[1]))
     return list(zip(range(values.shape[1]), labels, cycle(CHANNELS), strict=False))
 
 
-def _legend_of_several(ax: Any, values: NDArray) -> None:
+def _legend_of_several(ax: Any, values: NDArray, markerscale: float = 1.5) -> None:
     if values.shape[1] > 1:
         low, high = ax.get_ylim()
         ax.set_ylim(low, high + 0.12 * (high - low))  # room for the legend
-        ax.legend(frameon=False, fontsize=8, ncols=3, loc="upper center", markerscale=1.5)
+        ax.legend(frameon=False, fontsize=8, ncols=3, loc="upper center", markerscale=markerscale)
 
 
 def inducing_inputs(posterior: Posterior, dimension: int = 0) -> NDArray:
@@ -259,3 +390,49 @@ def inducing_inputs(posterior: Posterior, dimension: int = 0) -> NDArray:
         return np.zeros((0, posterior.state_dim + posterior.input_lags * posterior.input_dim))
     z = np.asarray(posterior.model.transition.gp.inducing_inputs)[dimension]
     return posterior.scaling.argument_shift + posterior.scaling.argument_scale * z
+
+
+def _places(times: Times | None, length: int, first: int = 1) -> Any:
+    """Where samples are on the axis: at their times, or at their numbers from `first` on."""
+    return np.arange(first, first + length) if times is None else times.values(length)
+
+
+def _border(times: Times | None) -> Any:
+    """Between what was observed before a forecast and its first step."""
+    before, after = (0.0, 1.0) if times is None else times.later(-1).values(2)
+    return before + (after - before) / 2
+
+
+def _name_time(ax: Any, times: Times | None, counted: str) -> None:
+    """What the axis shows: dates, times in their unit, or what is `counted`."""
+    if times is None:
+        ax.set_xlabel(counted)
+        return
+    if times.dated:
+        most = max(5, int(ax.get_window_extent().width / ax.figure.dpi))  # one an inch
+        locator = AutoDateLocator(minticks=(most - 1) // 2, maxticks=most)
+        ax.xaxis.set_major_locator(locator)
+        ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    about = times.zone if times.dated else times.unit
+    ax.set_xlabel(literal(f"{times.name} [{about}]" if about else times.name))
+
+
+def _thinner(count: int) -> float:
+    """Factor of the widths of lines where `count` samples are side by side: there is no room for more."""
+    return float(np.clip(MANY / max(count, 1), 0.2, 1.0) ** 0.7)
+
+
+def _limits(observed: NDArray, band: NDArray) -> tuple[float, float, tuple[float, float] | None]:
+    """Least and largest number that is drawn, and the ends of the axis if a band runs away from what was observed."""
+    seen = observed[~np.isnan(observed)]
+    if not len(seen):
+        return -np.inf, np.inf, None
+    low, high = float(seen.min()), float(seen.max())
+    span = high - low or abs(high) or 1.0
+    inside = (band >= low - _AWAY * span) & (band <= high + _AWAY * span)
+    if inside.all():
+        return -np.inf, np.inf, None
+    return low - _AWAY * span, high + _AWAY * span, (low - span, high + span)
+
+
+_AWAY = 10.0  # ranges of the data, beyond which a band runs away from them

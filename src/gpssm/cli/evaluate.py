@@ -7,74 +7,62 @@ import numpy as np
 from rich.table import Table
 
 from gpssm import evaluation, metrics
-from gpssm.cli.files import load_model, read_recording, reading, say_gap
+from gpssm.cli.files import as_fitted, load_forecaster, method_of
 from gpssm.cli.options import EvaluateOptions
 from gpssm.cli.output import print_json, report_divergence, table_console, working
+from gpssm.cli.trial import read_test, state_after
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
+from gpssm.online.stream import Stream
 from gpssm.posteriors.fitted import Fitted
-from gpssm.posteriors.states import States, first_not_finite
+from gpssm.posteriors.states import first_not_finite
 
 
 def run(options: EvaluateOptions) -> None:
     """Score forecasts of a recording against it, and print a table or JSON."""
-    data, history, block = options.data, options.history, options.block
-    columns = options.outputs, options.inputs
-    if options.fresh and history is not None:
-        raise InvalidInput("fresh: given with a history; expected one of them, a new experiment has no past.")
-    fitted = load_model(options.model)
-    how = reading(options)
-    test = read_recording(data, fitted, columns, how)
-    past = None if history is None else read_recording(history, fitted, columns, how, "history")
-    if options.fresh:
-        if len(test.outputs) <= block:
-            raise InvalidInput(
-                f"block: {block} samples to start from, but {str(data)!r} has {len(test.outputs)}; expected fewer."
-            )
-        past, test = test.rows(slice(None, block)), test.rows(slice(block, None))
-    else:
-        say_gap(fitted.end.times if past is None else past.end, test, data, GAP)
+    data, block = options.data, options.block
+    model = load_forecaster(options.model)
+    past, test = read_test(model, options, data, block)
     if np.isnan(test.outputs).all():
         raise InvalidInput(f"data: {str(data)!r} holds no number to score; expected at least one.")
     with working("evaluating", options.quiet):
-        state = fitted.end if past is None else fitted.filter(past.outputs, past.inputs)
-        result = _scores(fitted, test, state, block)
+        result = _scores(model, test, past, block)
     if options.as_json:
         print_json(result)
     else:
-        _print(result, fitted.method)
+        _print(result, method_of(model))
     for name, step in (result["diverged"] or {}).items():
         report_divergence(f"in {name}, from sample {step} on,")
 
 
-GAP = "--history gives the samples in between, --fresh takes it as a new experiment"
-"""What to do where the test does not follow what was seen before."""
 DIVERGED = {"rmse": math.inf, "nlpd": math.inf, "crps": math.inf, "coverage90": math.nan}
 """Scores of paths that have diverged."""
 
 
-def _scores(fitted: Fitted, test: Series, state: States, block: int) -> dict[str, Any]:
+def _scores(model: Fitted | Stream, test: Series, past: Series | None, block: int) -> dict[str, Any]:
     y, c = test.outputs, test.inputs
-    paths = {
-        "free_run": evaluation.free_run(fitted, len(y), c, state=state),
-        f"blocks{block}": evaluation.blocks(fitted, y, c, length=block, state=state),
-    }
+    numbers, further = int(np.sum(~np.isnan(y))), {}
+    if isinstance(model, Stream) and not model.readable and past is None:
+        # It has no filter: what follows its present state can be scored, and nothing that is seen on the way.
+        paths = {"free_run": model.forecast(len(y), c).samples}
+    else:
+        fitted = as_fitted(model)
+        state = state_after(fitted, past)
+        paths = {
+            "free_run": evaluation.free_run(fitted, len(y), c, state=state),
+            f"blocks{block}": evaluation.blocks(fitted, y, c, length=block, state=state),
+        }
+        further["one_step"] = {"log_likelihood": fitted.filter(y, c, state=state).log_likelihood / numbers}
+    if isinstance(model, Fitted):  # a stream does not know the mean of what it has seen
+        mean = np.broadcast_to(model.scaling.output_shift, y.shape)
+        further["training_mean"] = {"rmse": metrics.rmse(mean, y)}
     # The first sample, from 1, at which there is no error: paths are infinite, or their squares are.
     first = {name: first_not_finite(np.square(found).sum(axis=0)) for name, found in paths.items()}
     diverged = {name: step for name, step in first.items() if step is not None}
     scores = {
         name: DIVERGED if name in diverged else evaluation.score(found, y).as_dict() for name, found in paths.items()
     }
-    numbers = int(np.sum(~np.isnan(y)))
-    mean = np.broadcast_to(fitted.scaling.output_shift, y.shape)
-    return {
-        "samples": len(y),
-        "numbers": numbers,
-        **scores,
-        "one_step": {"log_likelihood": fitted.filter(y, c, state=state).log_likelihood / numbers},
-        "training_mean": {"rmse": metrics.rmse(mean, y)},
-        "diverged": diverged or None,
-    }
+    return {"samples": len(y), "numbers": numbers, **scores, **further, "diverged": diverged or None}
 
 
 def _print(result: dict[str, Any], method: str) -> None:
@@ -87,8 +75,9 @@ def _print(result: dict[str, Any], method: str) -> None:
             cells = (scores.get(key) for key in ("rmse", "nlpd", "crps", "coverage90"))
             table.add_row(name, *("" if value is None else f"{value:.4g}" for value in cells))
     console.print(table)
-    value = result["one_step"]["log_likelihood"]
-    console.print(f"log-likelihood of a number given all before it: {value:.4g}", highlight=False)
+    if "one_step" in result:
+        value = result["one_step"]["log_likelihood"]
+        console.print(f"log-likelihood of a number given all before it: {value:.4g}", highlight=False)
 
 
 _CAPTION = "RMSE and CRPS in the unit of the outputs; smaller is better, also for NLPD."

@@ -11,6 +11,7 @@ from typing import Any
 from gpssm.datasets.csv_files import from_csv
 from gpssm.datasets.series import Series
 from gpssm.errors import DataWarning, InvalidInput
+from gpssm.online.stream import Stream
 from gpssm.plumbing.atomic import followed
 from gpssm.plumbing.messages import say
 from gpssm.plumbing.serialization import InvalidFile, load
@@ -34,12 +35,32 @@ def load_saved(argument: str, path: Path) -> Any:
         raise
 
 
-def load_model(path: Path) -> Fitted:
-    """The fitted model in a file that `gpssm fit` has written; refuses anything else."""
+def load_forecaster(path: Path) -> Fitted | Stream:
+    """The fitted model in a file that `gpssm fit` has written, or the checkpoint of `gpssm stream`; nothing else."""
     model = load_saved("model", path)
-    if not isinstance(model, Fitted):
+    if not isinstance(model, Fitted | Stream):
         raise InvalidInput(f"model: {str(path)!r} holds a {type(model).__name__}; expected a fitted model.")
     return model
+
+
+def load_model(path: Path) -> Fitted:
+    """The same as a fitted model, which a checkpoint of some methods can be read as; others are refused."""
+    return as_fitted(load_forecaster(path))
+
+
+def as_fitted(model: Fitted | Stream) -> Fitted:
+    """A stream as it is now, as a fitted model."""
+    return model.posterior() if isinstance(model, Stream) else model
+
+
+def method_of(model: Fitted | Stream) -> str:
+    """What the method is called."""
+    return model.method.name if isinstance(model, Stream) else model.method
+
+
+def end_of(model: Fitted | Stream) -> Times | None:
+    """The time of the last sample learned from, if it is known; a stream does not keep it."""
+    return None if isinstance(model, Stream) else model.recording.end
 
 
 def split(columns: list[str] | None) -> list[str]:
@@ -74,16 +95,18 @@ def saying_data_warnings() -> Iterator[None]:
         yield
 
 
-def read_recording(path: Path, model: Fitted, columns: Columns, how: dict[str, Any], argument: str = "data") -> Series:
+def read_recording(
+    path: Path, model: Fitted | Stream, columns: Columns, how: dict[str, Any], argument: str = "data"
+) -> Series:
     """The channels of `model` in a file: under the names it was fitted with, or in the columns given.
 
     Times, if there are any, must have the step of those that it was fitted to; `argument` names the file in the error.
     """
-    outputs = _names("outputs", split(columns[0]) or model.output_names, model.output_dim)
+    outputs = _names("outputs", split(columns[0]) or model.output_names, model.output_dim or 0)
     return _read(path, model, outputs, _inputs(model, columns), how, argument)
 
 
-def read_inputs(path: Path, model: Fitted, columns: Columns, how: dict[str, Any]) -> Series:
+def read_inputs(path: Path, model: Fitted | Stream, columns: Columns, how: dict[str, Any]) -> Series:
     """The inputs of `model` (T, dc) in a file that need not hold outputs: the result has none."""
     return _read(path, model, (), _inputs(model, columns), how, "inputs")
 
@@ -99,11 +122,16 @@ def say_gap(before: Times | None, data: Series, path: Path, advice: str) -> None
 
 
 def _read(
-    path: Path, model: Fitted, outputs: Sequence[str], inputs: Sequence[str], how: dict[str, Any], argument: str
+    path: Path,
+    model: Fitted | Stream,
+    outputs: Sequence[str],
+    inputs: Sequence[str],
+    how: dict[str, Any],
+    argument: str,
 ) -> Series:
     with saying_data_warnings():
         data = from_csv(path, outputs, inputs, **how)
-    learned = model.recording.times
+    learned = end_of(model)
     if data.times is not None and learned is not None and not data.times.same_step(learned):
         raise InvalidInput(
             f"{argument}: {str(path)!r} has a step of {data.times.step_text}, the model learned from one of "
@@ -154,8 +182,8 @@ def _elsewhere(out: Path) -> Iterator[Path]:
             yield found / name
 
 
-def _inputs(model: Fitted, columns: Columns) -> Sequence[str]:
-    return _names("inputs", split(columns[1]) or model.input_names, model.input_dim)
+def _inputs(model: Fitted | Stream, columns: Columns) -> Sequence[str]:
+    return _names("inputs", split(columns[1]) or model.input_names, model.input_dim or 0)
 
 
 def _names(argument: str, names: Sequence[str], count: int) -> Sequence[str]:

@@ -1,14 +1,25 @@
 """`gpssm forecast`: the outputs to come."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from gpssm.cli.files import Columns, check_target, load_model, read_inputs, read_recording, reading
+from gpssm.cli.files import (
+    Columns,
+    as_fitted,
+    check_target,
+    end_of,
+    load_forecaster,
+    read_inputs,
+    read_recording,
+    reading,
+)
 from gpssm.cli.options import ForecastOptions
 from gpssm.cli.output import print_columns, print_line, with_times, working
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
+from gpssm.online.stream import Stream
 from gpssm.plumbing.messages import say
 from gpssm.plumbing.times import Times
 from gpssm.posteriors.fitted import Fitted
@@ -22,14 +33,18 @@ def run(options: ForecastOptions) -> None:
     history, out, seed = options.history, options.out, options.seed
     if out is not None:
         check_target(out, options.model, history, options.inputs)
-    fitted = load_model(options.model)
+    model = load_forecaster(options.model)
     columns, how = (options.output_columns, options.input_columns), reading(options)
-    past = None if history is None else read_recording(history, fitted, columns, how, "history")
-    end = fitted.end.times if past is None else past.end
-    steps, ahead = _future(fitted, options, columns, end)
+    past = None if history is None else read_recording(history, model, columns, how, "history")
+    steps, ahead = _future(model, options, columns, end_of(model) if past is None else past.end)
+    draws: dict[str, Any] = {"num_paths": options.paths, "seed": seed}
     with working("forecasting", options.quiet):
-        state = None if past is None else fitted.filter(past.outputs, past.inputs, seed=seed)._replace(times=past.times)
-        paths = fitted.forecast(steps, ahead, state=state, num_paths=options.paths, seed=seed)
+        if past is None:
+            paths = model.forecast(steps, ahead, **draws)
+        else:
+            fitted = as_fitted(model)
+            state = fitted.filter(past.outputs, past.inputs, seed=seed)._replace(times=past.times)
+            paths = fitted.forecast(steps, ahead, state=state, **draws)
     about: dict[str, object] = {"model": str(options.model), "horizon": steps, "paths": options.paths}
     print_columns(with_times(paths.times, _columns(paths)), out, about, options.as_json, "step")
     if out is not None and not options.as_json:
@@ -37,20 +52,20 @@ def run(options: ForecastOptions) -> None:
 
 
 def _future(
-    fitted: Fitted, options: ForecastOptions, columns: Columns, end: Times | None
+    model: Fitted | Stream, options: ForecastOptions, columns: Columns, end: Times | None
 ) -> tuple[int, NDArray | None]:
     """Number of steps, and the inputs (steps, dc) on the way from the sample at the time `end`, if that is known."""
     inputs, horizon = options.inputs, options.horizon
-    if not fitted.input_dim:
+    if not model.input_dim:
         if inputs is not None:
             raise InvalidInput(f"inputs: got {str(inputs)!r}; the model was fitted without inputs and expects none.")
         if horizon is None:
             raise InvalidInput("horizon: missing; expected the number of steps to forecast.")
         return horizon, None
     if inputs is None:
-        names = ", ".join(fitted.input_names)
+        names = ", ".join(model.input_names)
         raise InvalidInput(f"inputs: missing; the model has the input(s) {names}, expected a file with their future.")
-    ahead = _after(end, read_inputs(inputs, fitted, columns, reading(options)), inputs)
+    ahead = _after(end, read_inputs(inputs, model, columns, reading(options)), inputs)
     steps = len(ahead) if horizon is None else horizon
     if steps > len(ahead):
         raise InvalidInput(f"horizon: {steps} steps, but {str(inputs)!r} has {len(ahead)} row(s); expected no more.")

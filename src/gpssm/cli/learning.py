@@ -47,8 +47,10 @@ def learn(options: StreamOptions, stop: Stop) -> int:
         if options.method is not None:
             registry.online_method(options.method)  # a file may hold objects of its module, whoever has written that
         model = None if options.model is None else load_saved("model", options.model)
-        names = _names(options, model)
-        learner = Learner(_stream(options, model), options.forecast, say)
+        stream = _checkpoint(options) or _new(options, model)
+        names = _names(options, model, stream)
+        stream.names = tuple(names.outputs), tuple(names.inputs)
+        learner = Learner(stream, options.forecast, say)
         checkpoint = Checkpoint(options.checkpoint, options.every, say)
         try:
             if route is None:
@@ -143,17 +145,22 @@ def _check_width(stream: Stream, outputs: int, inputs: int) -> None:
         )
 
 
-def _stream(options: StreamOptions, model: Any) -> Stream:
-    """The stream in the checkpoint; if there is none, one that goes on from a model, or a new one."""
+def _checkpoint(options: StreamOptions) -> Stream | None:
+    """The stream in the checkpoint, if there is one."""
     path = options.checkpoint
-    if path is not None and path.exists():
-        stream = load_saved("checkpoint", path)
-        if not isinstance(stream, Stream):
-            other = type(stream).__name__
-            raise InvalidInput(f"checkpoint: {str(path)!r} holds a {other}, not a stream; expected another name.")
-        _check_method(options, path, stream)
-        say(f"going on from {str(path)!r}, after {stream.count} sample(s).")
-        return stream
+    if path is None or not path.exists():
+        return None
+    stream = load_saved("checkpoint", path)
+    if not isinstance(stream, Stream):
+        other = type(stream).__name__
+        raise InvalidInput(f"checkpoint: {str(path)!r} holds a {other}, not a stream; expected another name.")
+    _check_method(options, path, stream)
+    say(f"going on from {str(path)!r}, after {stream.count} sample(s).")
+    return stream
+
+
+def _new(options: StreamOptions, model: Any) -> Stream:
+    """A stream that goes on from a model, or a new one."""
     name, seed = options.method or DEFAULT_METHOD, options.seed
     if model is None:
         sizes = {"num_inducing": options.num_inducing, "input_lags": options.input_lags}
@@ -182,9 +189,9 @@ def _check_method(options: StreamOptions, path: Path | None, stream: Stream) -> 
         )
 
 
-def _names(options: StreamOptions, model: Any) -> Names:
-    """Those given, or else those of the model, also when going on from a checkpoint: that knows no names."""
-    default = Names(OUTPUTS)
+def _names(options: StreamOptions, model: Any, stream: Stream) -> Names:
+    """Those given, or else those of the model, also when going on from a checkpoint; or else those of the stream."""
+    default = Names(stream.names[0] or OUTPUTS, stream.names[1])
     if isinstance(model, Posterior):
         default = Names(model.recording.output_names, model.recording.input_names)
     inputs = split(options.inputs) or default.inputs

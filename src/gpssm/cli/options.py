@@ -17,9 +17,12 @@ from gpssm.models import LIKELIHOODS
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not report progress on standard error.")]
 Seed = Annotated[int, typer.Option(help="Seed of all random draws.")]
-Model = Annotated[Path, typer.Argument(help="A model that `gpssm fit` has saved.", show_default=False)]
+Model = Annotated[
+    Path, typer.Argument(help="A model of `gpssm fit`, or a checkpoint of `gpssm stream`.", show_default=False)
+]
 OUTPUTS, INPUTS = (f"Columns of the {what}; those of the model by default." for what in ("outputs", "inputs"))
 OutputColumns = Annotated[list[str] | None, typer.Option("--outputs", metavar="COLUMNS", help=OUTPUTS)]
+BLOCK = 50
 InputColumns = Annotated[list[str] | None, typer.Option("--inputs", metavar="COLUMNS", help=INPUTS)]
 TimeColumn = Annotated[
     list[str] | None,
@@ -145,7 +148,7 @@ class EvaluateOptions(NamedTuple):
     fresh: Annotated[
         bool, typer.Option("--fresh", help="The test is a new experiment: its first block is seen, not scored.")
     ] = False
-    block: Annotated[int, typer.Option(min=1, help="Samples in a block that is forecast at once.")] = 50
+    block: Annotated[int, typer.Option(min=1, help="Samples in a block that is forecast at once.")] = BLOCK
     outputs: OutputColumns = None
     inputs: InputColumns = None
     time: TimeColumn = None
@@ -157,12 +160,18 @@ class EvaluateOptions(NamedTuple):
 
 
 class PlotOptions(NamedTuple):
-    """One picture: states, forecast, residuals of one-step predictions, and whether the bands hold."""
+    """One picture: forecast, inputs, states, residuals of one-step predictions, whether bands hold; and a verdict."""
 
     model: Model
     data: Annotated[
         Path | None, typer.Option(help="CSV file that continues the training data; the end of that by default.")
     ] = None
+    history: Annotated[
+        Path | None, typer.Option(help="CSV file that the data continue; the training data by default.")
+    ] = None
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help=f"The data are a new experiment, of which {BLOCK} samples are seen first.")
+    ] = False
     outputs: OutputColumns = None
     inputs: InputColumns = None
     time: TimeColumn = None
@@ -174,6 +183,13 @@ class PlotOptions(NamedTuple):
     ] = None
     as_json: AsJson = False
     quiet: Quiet = False
+
+
+class SummaryOptions(NamedTuple):
+    """What a model has learned, and what from."""
+
+    model: Model
+    as_json: AsJson = False
 
 
 class StreamOptions(NamedTuple):

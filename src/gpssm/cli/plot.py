@@ -1,5 +1,7 @@
 """`gpssm plot`: what a model makes of a recording, in one picture."""
 
+import math
+import textwrap
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -9,148 +11,289 @@ import numpy as np
 from matplotlib.backend_bases import FigureCanvasBase
 
 from gpssm import metrics, plots
-from gpssm.cli.files import check_target, load_model, read_recording, reading, say_gap
-from gpssm.cli.options import PlotOptions
-from gpssm.cli.output import print_json, print_line, save_figure, working
+from gpssm.cli.files import as_fitted, check_target, load_forecaster, method_of
+from gpssm.cli.options import BLOCK, PlotOptions
+from gpssm.cli.output import print_json, print_line, report_divergence, save_figure, working
+from gpssm.cli.trial import read_test, state_after
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
+from gpssm.online.stream import Stream
+from gpssm.plumbing.times import Times
 from gpssm.posteriors.fitted import Fitted
-from gpssm.posteriors.states import Forecast, States
+from gpssm.posteriors.states import Forecast, States, first_not_finite
+from gpssm.posteriors.verdict import words
 
 NDArray = np.ndarray
 
-MAX_OUTPUTS, MAX_STATES = 4, 4
+MAX_OUTPUTS, MAX_INPUTS, MAX_STATES = 4, 6, 4
 """How many are drawn of each."""
 
 
-class View(NamedTuple):
-    """What is drawn: T samples filtered, and h steps forecast after the `past`."""
+class Followed(NamedTuple):
+    """T samples, seen one after the other."""
 
-    title: str
-    forecast_title: str
+    times: Times | None
     states: States
-    paths: Forecast
-    past: NDArray
-    """Outputs (n, dy) before the forecast."""
-    future: NDArray
-    """Outputs (h, dy) that were observed since."""
-    observed: tuple[str, ...]
-    """Names of the outputs of which there is a number."""
     residuals: NDArray
-    """Of these, one step ahead (T, observed), over their predicted standard deviation."""
+    """Of predictions one step ahead (T, dy), over their predicted standard deviation."""
+
+
+class View(NamedTuple):
+    """What is drawn."""
+
+    about: str
+    """What was forecast, from where."""
+    past: Series
+    """Samples before the forecast."""
+    future: Series
+    """Those since, of every step."""
+    paths: Forecast
+    followed: Followed | None
+    """Nothing of a stream that cannot be filtered."""
+
+
+class Scores(NamedTuple):
+    """What the picture shows, in a few numbers."""
+
+    fit: NDArray
+    """Percent of every output (dy,); NaN where nothing was observed."""
+    coverage90: NDArray
+    """Of the free run, likewise,"""
+    free_run_coverage90: float
+    """and of all outputs together."""
+    one_step_coverage90: float
+    lag1: list[float]
+    """Autocorrelation of the residuals of every output that was observed."""
+    diverged: int | None
+    """The first step of the free run, from 1, of which there is no error."""
+    verdict: str
 
 
 def run(options: PlotOptions) -> None:
-    """Draw the states, forecast and residuals of a recording, with one picture as the result."""
+    """Draw the forecast, inputs, states and residuals of a recording, with one picture as the result."""
     plt.switch_backend("Agg")
-    data = options.data
+    data, history = options.data, options.history
     picture = options.out or options.model.with_suffix(".png")
     kinds = FigureCanvasBase.filetypes
     if picture.suffix.removeprefix(".").lower() not in kinds:
         raise InvalidInput(f"out: {str(picture)!r} ends in {picture.suffix!r}; expected one of {', '.join(kinds)}.")
-    check_target(picture, options.model, data)
-    fitted = load_model(options.model)
+    if data is None and (options.fresh or history is not None):
+        raise InvalidInput("data: missing; expected the file that is new (--fresh) or continues the history.")
+    check_target(picture, options.model, data, history)
+    model = load_forecaster(options.model)
     with working("drawing", options.quiet):
-        test = None
-        if data is not None:
-            test = read_recording(data, fitted, (options.outputs, options.inputs), reading(options))
-            say_gap(fitted.end.times, test, data, "the picture is right only if nothing has happened in between")
-        view = _view(fitted, test, "" if data is None else _literal(data.name))
-        _draw(fitted, view, picture)
+        if data is None:
+            view = _of_training(as_fitted(model))
+        else:
+            past, test = read_test(model, options, data, BLOCK)
+            before = f"the end of {history.name}" if history else f"its sample {BLOCK}" if options.fresh else ""
+            view = _of_test(model, past, test, data.name, before)
+        scores = _scores(view)
+        _draw(model, view, scores, options.model.name, picture)
     if options.as_json:
-        print_json({"picture": str(picture), "training_samples": data is None, **_numbers(view)})
+        print_json({"picture": str(picture), "training_samples": data is None, **_numbers(view, scores)})
     else:
-        print_line(f"picture: {picture}")
+        print_line(f"{scores.verdict}\npicture: {picture}")
+    if scores.diverged is not None:
+        report_divergence(f"in the free run, from sample {scores.diverged} on,")
 
 
-def _view(fitted: Fitted, test: Series | None, name: str) -> View:
-    """A test, which continues the training data; or the end of these, of which the last quarter is forecast."""
-    recording = fitted.recording if test is None else test
-    y, c = recording.outputs, recording.inputs
-    if test is None:
-        if (kept := len(y)) < 2:
-            raise InvalidInput(f"data: missing, and the model holds {kept} sample(s) of its training; expected a file.")
-        cut = len(y) - max(1, len(y) // 4)
-        past, future = recording.rows(slice(None, cut)), recording.rows(slice(cut, None))
-        before, now = None, fitted.filter(past.outputs, past.inputs)
-        title = f"on the last {len(y)} training samples"
-        forecast_title = "Free run over the last quarter of these training samples"
-    else:
-        past, future, before, now = fitted.recording, test, fitted.end, fitted.end
-        title, forecast_title = f"on {name}", f"Free run over {name}, from the end of the training data"
-    if np.isnan(y).all() or np.isnan(future.outputs).all():
+def _of_training(fitted: Fitted) -> View:
+    """The end of the training data, of which the last quarter is forecast."""
+    recording = fitted.recording
+    if (kept := len(recording.outputs)) < 2:
+        raise InvalidInput(f"data: missing, and the model holds {kept} sample(s) of its training; expected a file.")
+    cut = kept - max(1, kept // 4)
+    past, future = recording.rows(slice(None, cut)), recording.rows(slice(cut, None))
+    paths = fitted.forecast(kept - cut, future.inputs, state=fitted.filter(past.outputs, past.inputs))
+    about = f"free run over the last quarter of {kept} training samples"
+    return _view(about, past, future, paths, _followed(fitted, recording, None))
+
+
+def _of_test(model: Fitted | Stream, past: Series | None, test: Series, name: str, before: str) -> View:
+    """A test, which continues its past or what was learned from."""
+    end = "where the stream is" if isinstance(model, Stream) else "the end of the training data"
+    about = f"free run over {name}, from {before or end}"
+    if isinstance(model, Stream) and not model.readable and past is None:
+        paths = model.forecast(len(test.outputs), test.inputs)
+        return _view(about, test.rows(slice(0)), test, paths, None)
+    fitted = as_fitted(model)
+    state = state_after(fitted, past)
+    paths = fitted.forecast(len(test.outputs), test.inputs, state=state)
+    test = test if test.times is not None else test._replace(times=paths.times)
+    return _view(about, past or fitted.recording, test, paths, _followed(fitted, test, state))
+
+
+def _view(about: str, past: Series, future: Series, paths: Forecast, followed: Followed | None) -> View:
+    if np.isnan(future.outputs).all():
         raise InvalidInput("data: holds no number to compare with; expected at least one.")
-    mean, sd = fitted.one_step(y, c, state=before)
+    shown = min(len(past.outputs), max(20, len(future.outputs) // 3)) if _follows(past, future) else 0
+    return View(about, past.rows(slice(len(past.outputs) - shown, None)), future, paths, followed)
+
+
+def _follows(past: Series, future: Series) -> bool:
+    """Whether samples can be drawn one after the other: unless times tell otherwise."""
+    if past.times is None or future.times is None or past.times.dated != future.times.dated:
+        return True
+    late = future.times.start - past.times.later(len(past.outputs)).start
+    return abs(late) < 0.5 * abs(future.times.step)
+
+
+def _followed(fitted: Fitted, recording: Series, state: States | None) -> Followed:
+    y, c = recording.outputs, recording.inputs
+    mean, sd = fitted.one_step(y, c, state=state)
     residuals = (y - mean) / sd
-    seen = ~np.isnan(residuals).all(axis=0)
-    observed = tuple(_literal(fitted.output_names[i]) for i in np.flatnonzero(seen))
-    horizon = len(future.outputs)
-    shown = past.outputs[-min(len(past.outputs), max(20, horizon // 3)) :]
-    states, paths = fitted.filter(y, c, state=before), fitted.forecast(horizon, future.inputs, state=now)
-    return View(
-        f"{fitted.method} {title}", forecast_title, states, paths, shown, future.outputs, observed, residuals[:, seen]
+    states = fitted.filter(y, c, state=state)
+    return Followed(recording.times, states, np.where(np.isfinite(residuals), residuals, np.nan))
+
+
+def _scores(view: View) -> Scores:
+    y, samples = view.future.outputs, view.paths.samples
+    diverged = first_not_finite(np.square(samples).sum(axis=0))
+    fit = coverage = np.full(y.shape[1], np.nan)
+    together = one_step = math.nan
+    if diverged is None:
+        fit = metrics.fit_percent(view.paths.mean, y)
+        observed = ~np.isnan(y).all(axis=0)
+        coverage = np.array([_coverage(samples, y, [i]) if observed[i] else math.nan for i in range(y.shape[1])])
+        together = _coverage(samples, y, slice(None))
+    lag1: list[float] = []
+    if view.followed is not None:
+        residuals = view.followed.residuals[:, _observed(view)]
+        one_step = float(np.mean(np.abs(residuals[~np.isnan(residuals)]) <= NormalDist().inv_cdf(0.95)))
+        lag1 = metrics.autocorrelation(residuals, 1)[1].tolist()
+    verdict = words(
+        _pooled(fit[~np.isnan(fit)]),
+        together,
+        lag1=max(lag1, key=abs, default=math.nan),
+        numbers=int(np.sum(~np.isnan(y))),
+        diverged=diverged,
     )
+    return Scores(fit, coverage, together, one_step, lag1, diverged, verdict)
 
 
-def _draw(fitted: Fitted, view: View, picture: Path) -> None:
-    names = tuple(map(_literal, fitted.output_names))
-    num_outputs, num_states = min(fitted.output_dim, MAX_OUTPUTS), min(fitted.state_dim, MAX_STATES)
-    heights = [2.6] * num_outputs + [1.8] * ((num_states + 1) // 2) + [3.2]
+def _pooled(fit: NDArray) -> float:
+    """Over all outputs, in percent, from the mean of their squared errors in units of their standard deviations."""
+    return 100 * (1 - math.sqrt(np.mean((1 - fit / 100) ** 2))) if len(fit) else math.nan
+
+
+def _coverage(samples: NDArray, y: NDArray, columns: Any) -> float:
+    return metrics.coverage(samples[:, :, columns], y[:, columns], 0.9)
+
+
+def _observed(view: View) -> NDArray:
+    """Which outputs (dy,) there is a number of."""
+    seen = ~np.isnan(view.future.outputs).all(axis=0)
+    return seen if view.followed is None else seen & ~np.isnan(view.followed.residuals).all(axis=0)
+
+
+def _draw(model: Fitted | Stream, view: View, scores: Scores, name: str, picture: Path) -> None:
+    shown = {"output": min(len(scores.fit), MAX_OUTPUTS), "input": min(model.input_dim or 0, MAX_INPUTS)}
+    total = {"output": len(scores.fit), "input": model.input_dim or 0}
+    if view.followed is not None:
+        shown["state"], total["state"] = min(model.state_dim, MAX_STATES), model.state_dim
+    heights = [2.4 * shown["output"] + (0.9 + 0.3 * shown["input"]) * bool(shown["input"]), 3.3]
+    if view.followed is not None:
+        heights.insert(1, 1.9 * ((shown["state"] + 1) // 2))
+    left_out = [
+        f"{total[what] - count} more {what}(s) not shown" for what, count in shown.items() if total[what] > count
+    ]
+    title = ", ".join([f"{name} ({method_of(model)}): {view.about}", *left_out])
+    lines = [line for text in (title, scores.verdict) for line in textwrap.wrap(text, 165)]
     with plt.rc_context({"axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10}):
-        figure = plt.figure(figsize=(12, sum(heights)), layout="constrained")
-        grid = figure.add_gridspec(len(heights), 6, height_ratios=heights)
-        for i in range(num_outputs):
-            ax = figure.add_subplot(grid[i, :])
-            plots.forecast(view.paths, past=view.past, future=view.future, channel=i, ax=ax)
-            _finish(ax, view.forecast_title, names[i], first=i == 0, last=i == num_outputs - 1)
-        for i in range(num_states):
-            row, half = num_outputs + i // 2, i % 2
-            alone = half == 0 and i == num_states - 1
-            ax = figure.add_subplot(grid[row, :] if alone else grid[row, 3 * half : 3 * half + 3])
-            plots.states(view.states, dimension=i, ax=ax)
-            _finish(ax, "States, filtered", f"$x_{{{i + 1}}}$", first=i == 0, last=row == len(heights) - 2)
-        _draw_diagnostics(view, [figure.add_subplot(grid[-1, j : j + 2]) for j in (0, 2, 4)])
-        counts = (("output", fitted.output_dim, num_outputs), ("state", fitted.state_dim, num_states))
-        left_out = [f"{total - shown} more {what}(s) not shown" for what, total, shown in counts if total > shown]
-        figure.suptitle(", ".join([view.title, *left_out]), fontsize=12)
+        figure = plt.figure(figsize=(12, sum(heights) + 0.25 * len(lines)), layout="constrained")
+        figure.suptitle(plots.literal("\n".join(lines)), fontsize=10)
+        parts: Any = figure.subfigures(len(heights), 1, height_ratios=heights)
+        _draw_forecast(view, scores, parts[0], shown["output"], shown["input"])
+        if view.followed is not None:
+            _draw_states(view.followed, parts[1], shown["state"])
+        _draw_diagnostics(view, scores, parts[-1])
         save_figure(figure, picture, 120)
         plt.close(figure)
 
 
-def _draw_diagnostics(view: View, axes: list[Any]) -> None:
-    plots.residuals(view.residuals, names=view.observed, ax=axes[0]).set_title("Residuals one step ahead")
-    plots.autocorrelation(view.residuals, names=view.observed, ax=axes[1]).set_title("Their autocorrelation")
-    pits = {
-        "one step ahead": np.vectorize(NormalDist().cdf)(view.residuals),
-        "free run": metrics.pit(view.paths.samples, view.future),
-    }
-    plots.calibration(pits, ax=axes[2]).set_title("What the bands promise and hold")
-
-
-def _finish(ax: Any, title: str, ylabel: str, *, first: bool, last: bool) -> None:
-    """One title and one legend for all panels of a kind, above the first; the time axis named below the last."""
-    ax.set_ylabel(ylabel)
-    if first:
-        ax.set_title(title, loc="left")
-        ax.legend(frameon=False, fontsize=8, ncols=5, loc="lower right", bbox_to_anchor=(1, 1))
-    else:
-        ax.get_legend().remove()
-    if not last:
+def _draw_forecast(view: View, scores: Scores, figure: Any, num_outputs: int, num_inputs: int) -> None:
+    """The outputs, and the inputs below them on the same axis of time."""
+    future, times, before = view.future, view.future.times, len(view.past.outputs)
+    heights = [2.4] * num_outputs + [0.9 + 0.3 * num_inputs] * bool(num_inputs)
+    axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    for i, ax in enumerate(axes[:num_outputs]):
+        past = view.past.outputs if before else None
+        plots.forecast(view.paths, past=past, future=future.outputs, channel=i, times=times, ax=ax)
+        ax.set_title(_title(view.paths.names[i], scores, i), loc="left")
+        _place_legend(ax, first=i == 0)
+    if num_inputs:
+        plots.inputs(
+            np.concatenate([part.inputs for part in (view.past, future) if part.inputs is not None])[:, :num_inputs],
+            names=future.input_names[:num_inputs],
+            times=None if times is None else times.later(-before),
+            first=1 - before,
+            ax=axes[-1],
+        )
+    for ax in axes[:-1]:
         ax.set_xlabel("")
 
 
-def _literal(text: str) -> str:
-    """A user's words may hold a dollar sign, which would start a formula."""
-    return text.replace("$", r"\$")
+def _title(name: str, scores: Scores, channel: int) -> str:
+    fit, inside = scores.fit[channel], 100 * scores.coverage90[channel]
+    if scores.diverged is not None:
+        said = f"the free run diverges from step {scores.diverged} on"
+    elif math.isnan(inside):
+        said = "not observed"
+    else:
+        said = ", ".join(["constant" if math.isnan(fit) else f"fit {fit:.1f}%", f"{inside:.0f}% inside the 90% band"])
+    return plots.literal(f"{name}: {said}")
 
 
-def _numbers(view: View) -> dict[str, object]:
-    """What the picture shows, in a few numbers."""
-    inside = np.abs(view.residuals[~np.isnan(view.residuals)]) <= NormalDist().inv_cdf(0.95)
+def _draw_states(followed: Followed, figure: Any, count: int) -> None:
+    """Two in a row; a single one is wide."""
+    grid = figure.add_gridspec((count + 1) // 2, 2 if count > 1 else 1)
+    for i in range(count):
+        ax = figure.add_subplot(grid[i // 2, :] if i == count - 1 and i % 2 == 0 else grid[i // 2, i % 2])
+        plots.states(followed.states, dimension=i, times=followed.times, ax=ax).set_ylabel(f"$x_{{{i + 1}}}$")
+        if i == 0:
+            ax.set_title("States, filtered", loc="left")
+        _place_legend(ax, first=i == 0)
+        if i // 2 < (count - 1) // 2:
+            ax.set_xlabel("")
+
+
+def _place_legend(ax: Any, *, first: bool) -> None:
+    """One for all panels of a kind, above the first."""
+    ax.get_legend().remove()
+    if first:
+        ax.legend(frameon=False, fontsize=8, ncols=5, loc="lower right", bbox_to_anchor=(1, 1), markerscale=1.5)
+
+
+def _draw_diagnostics(view: View, scores: Scores, figure: Any) -> None:
+    """Residuals and calibration of the outputs that were observed; of a stream the latter alone."""
+    seen = _observed(view)
+    names = tuple(name for name, known in zip(view.paths.names, seen, strict=True) if known)
+    pits, axes = {}, figure.subplots(1, 3)
+    if scores.diverged is None:
+        pits["free run"] = metrics.pit(view.paths.samples, view.future.outputs)[:, seen]
+    if view.followed is not None:
+        residuals = view.followed.residuals[:, seen]
+        plots.residuals(residuals, names=names, times=view.followed.times, ax=axes[0])
+        axes[0].set_title("Residuals one step ahead", loc="left")
+        plots.autocorrelation(residuals, names=names, ax=axes[1]).set_title("Their autocorrelation", loc="left")
+        pits["one step ahead"] = np.vectorize(NormalDist().cdf)(residuals)
+    if pits:
+        ax = axes[0 if view.followed is None else 2]
+        plots.calibration(pits, names=names, ax=ax).set_title("What the bands promise and hold", loc="left")
+    for ax in axes:
+        ax.set_visible(ax.has_data())
+
+
+def _numbers(view: View, scores: Scores) -> dict[str, object]:
+    """What the picture shows, ready for JSON."""
     return {
-        "samples": len(view.residuals),
-        "horizon": len(view.future),
-        "one_step_coverage90": float(np.mean(inside)),
-        "free_run_coverage90": metrics.coverage(view.paths.samples, view.future, 0.9),
-        "lag1_autocorrelation": metrics.autocorrelation(view.residuals, 1)[1].tolist(),
+        "samples": len(view.future.outputs) if view.followed is None else len(view.followed.residuals),
+        "horizon": len(view.future.outputs),
+        "fit_percent": scores.fit.tolist(),
+        "one_step_coverage90": scores.one_step_coverage90,
+        "free_run_coverage90": scores.free_run_coverage90,
+        "lag1_autocorrelation": scores.lag1,
+        "diverged": scores.diverged,
+        "verdict": scores.verdict,
     }

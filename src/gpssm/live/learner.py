@@ -9,7 +9,8 @@ import numpy as np
 
 from gpssm.errors import InvalidInput
 from gpssm.live.records import BadRecord, Sample
-from gpssm.online.stream import Estimate, Stream
+from gpssm.online.estimate import Estimate
+from gpssm.online.stream import Stream
 
 NDArray = np.ndarray
 

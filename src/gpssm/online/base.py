@@ -99,8 +99,8 @@ class OnlineMethod(ABC):
 
     @staticmethod
     def posterior(state: Any) -> Posterior:
-        """The state read back as an ordinary fitted model, where there is one."""
-        raise InvalidInput("posterior: only a stream of OEnVI can be read back as a fitted model; use its forecast.")
+        """The state read back as an ordinary fitted model, of methods that have one."""
+        raise NotImplementedError
 
     def settled(self, state: Any) -> Any:
         """The state to go on with after the trial."""

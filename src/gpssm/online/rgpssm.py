@@ -15,7 +15,7 @@ with its own weights here; a trial of several hypotheses, and less trust in outl
 """
 
 from dataclasses import KW_ONLY, dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -28,11 +28,13 @@ from gpssm.filters.augmented import AugmentedState, Predicted
 from gpssm.filters.ensemble import with_inputs
 from gpssm.gp.basis import Basis, Expansion
 from gpssm.gp.kernels import RBF
+from gpssm.online import reading
 from gpssm.online.adam import ascend, decay
-from gpssm.online.augmented import AugmentedMethod, Hypothesis, Tracked, assimilate
+from gpssm.online.augmented import AugmentedMethod, Hypothesis, Tracked, assimilate, leading
 from gpssm.online.base import Info, Units
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative
+from gpssm.posteriors.posterior import Posterior
 
 _NOVEL = 0.1  # share of the kernel's variance that is worth an inducing input
 _KERNEL_EVERY = 5  # samples between two steps of the kernel's parameters
@@ -134,6 +136,11 @@ class RGPSSM(AugmentedMethod):
             at_kernel | verdict.jump, lambda: _with_prior(updated, basis, hyper, moved), lambda: updated
         )
         return state.moved(found, updated, basis, moved, adam)
+
+    @staticmethod
+    def posterior(state: Any) -> Posterior:
+        """An ordinary fitted model whose recording ends here; what is lost on the way says `online.reading`."""
+        return reading.posterior(leading(state), "RGPSSM")
 
 
 def linearise(

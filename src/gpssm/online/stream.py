@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ from gpssm.errors import InvalidInput
 from gpssm.numerics.lags import newest, with_past
 from gpssm.online import gate
 from gpssm.online.base import OnlineMethod
+from gpssm.online.estimate import Estimate, estimate_of
 from gpssm.online.gate import LARGEST, LOOK_BACK, Gate, beyond
 from gpssm.online.packing import Layout
 from gpssm.plumbing import serialization
@@ -37,34 +38,13 @@ from gpssm.plumbing.contents import Carried, Gaps, NonNegative, renamed, shape
 from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.validation import Known, arguments, model_inputs, positive_int, shown
 from gpssm.posteriors.posterior import Posterior
-from gpssm.posteriors.states import Forecast
+from gpssm.posteriors.states import Forecast, kept_recording
 
 NDArray = np.ndarray
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _RESTARTED = "the state could not be moved any more: the stream has started again, with this sample."
-
-
-class Estimate(NamedTuple):
-    """What `learn_one` returns. NaN where there was nothing to predict from yet."""
-
-    state_mean: Float[NDArray, " dx"]
-    """Of the filtered state, given this sample and all before it."""
-    state_cov: Float[NDArray, "dx dx"]
-    predicted_mean: Float[NDArray, " dy"]
-    """Of the outputs, before this sample was seen."""
-    predicted_std: Float[NDArray, " dy"]
-    """Standard deviations, observation noise included."""
-    log_score: float
-    """Log-density of what was seen of the sample under that prediction."""
-    refused: str = ""
-    """What of the sample was not believed and taken as missing, in one sentence; empty if all of it was."""
-
-    @property
-    def state_std(self) -> Float[NDArray, " dx"]:
-        """Standard deviations of the filtered state."""
-        return np.sqrt(np.diagonal(self.state_cov))
 
 
 def _exclusive(call: "Callable[Concatenate[Stream, P], T]") -> "Callable[Concatenate[Stream, P], T]":
@@ -118,6 +98,8 @@ class Stream:
     """Range of the outputs and of the inputs; None as long as nothing is known of it."""
     given_up: NonNegative[int] = 0
     """Samples seen before the present state was started, if an earlier one had to be given up."""
+    names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    """What the user calls the outputs and the inputs."""
 
     @double_precision
     def __post_init__(self) -> None:
@@ -148,6 +130,21 @@ class Stream:
     def state_dim(self) -> int:
         """Dimension of the state, that of the method."""
         return self.method.state_dim
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Of the channels: those in `names` if there are as many, or else y1, y2, ..."""
+        return _as_many(self.names[0], self.output_dim, "y")
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Of the channels: those in `names` if there are as many, or else u1, u2, ..."""
+        return _as_many(self.names[1], self.input_dim, "u")
+
+    @property
+    def readable(self) -> bool:
+        """Whether its method has a `posterior`, to which all calls of a fitted model can be made."""
+        return type(self.method).posterior is not OnlineMethod.posterior
 
     @property
     def ready(self) -> bool:
@@ -213,7 +210,7 @@ class Stream:
         assert self.input_dim is not None
         c = self._with_recent(model_inputs(inputs, horizon, Known(0, self.input_dim)))
         states, samples = _paths(type(self.method), jax.random.key(seed), self.state, jnp.asarray(c), num_paths)
-        return Forecast(np.asarray(samples), np.asarray(states))
+        return Forecast(np.asarray(samples), np.asarray(states), names=self.output_names)
 
     @_exclusive
     def transition(self, x: Any) -> tuple[Float[NDArray, "n dx"], Float[NDArray, "n dx"]]:
@@ -244,16 +241,24 @@ class Stream:
     def posterior(self) -> Posterior:
         """What has been learned so far as an ordinary fitted model: filter, smooth, forecast, summary.
 
-        Only streams of OEnVI can be read that way; `InvalidInput` is raised by others, and during the warm-up.
+        Streams of OEnVI and RGPSSM can be read that way; `InvalidInput` is raised by others, and during the warm-up.
+        Nothing of what was seen is kept: the model has no `recording` but the names.
 
         >>> import gpssm
         >>> gpssm.OEnVI(1).start().posterior()  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         gpssm.errors.InvalidInput: posterior: the stream has seen 0 sample(s); expected at least 10, from which ...
         """
+        if not self.readable:
+            raise InvalidInput(
+                f"posterior: a stream of {self.method.name} can be forecast, not filtered: what it has learned is no "
+                "ordinary fitted model; expected one of OEnVI or RGPSSM."
+            )
         self._require_state("posterior")
         posterior = self.method.posterior(self.state)
-        return replace(posterior, input_lags=self.method.input_lags, recent_inputs=self.recent)
+        nothing = kept_recording(np.zeros((0, self.output_dim or 0)), np.zeros((0, self.input_dim or 0)))
+        posterior = replace(posterior, recording=nothing, input_lags=self.method.input_lags, recent_inputs=self.recent)
+        return posterior.named(self.output_names, self.input_names)
 
     @_exclusive
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -307,7 +312,7 @@ class Stream:
         if not self.ready:
             return Gate.of(missing[None]), Gate.of(np.full((1, len(inputs)), np.nan))
         _, report = self._moved(self._age, missing, self._with_recent(inputs[None])[0])
-        expected = _estimate(report, self.method.state_dim, self.output_dim)
+        expected = estimate_of(report, self.method.state_dim, self.output_dim)
         return Gate.around(expected.predicted_mean, expected.predicted_std), Gate.of(inputs[None], least=1.0)
 
     def _learn(self, index: int, outputs: NDArray, inputs: NDArray) -> Estimate | None:
@@ -326,7 +331,7 @@ class Stream:
         self._packed = packed
         if index + 1 == self.method.trial:
             self.state = self.method.settled(self.state)
-        return _estimate(report, self.method.state_dim, len(outputs), sentence)
+        return estimate_of(report, self.method.state_dim, len(outputs), sentence)
 
     def _moved(self, index: int, outputs: NDArray, inputs: NDArray) -> tuple[tuple[Array, ...], NDArray]:
         """The state after a sample, and what the core reports: NaN if that state is not finite."""
@@ -386,6 +391,10 @@ class Stream:
             )
 
 
+def _as_many(names: tuple[str, ...], count: int | None, letter: str) -> tuple[str, ...]:
+    return names if len(names) == count else tuple(f"{letter}{i + 1}" for i in range(count or 0))
+
+
 def _row(name: str, value: Any, width: int | None) -> NDArray:
     """A sample as finite numbers or NaN (width,)."""
     if value is None and width is not None and name == "y":
@@ -413,13 +422,6 @@ def _step(
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in packed]))
     report = jnp.concatenate([jnp.ravel(part) for part in info])
     return packed, jnp.where(finite, report, jnp.nan)
-
-
-def _estimate(report: NDArray, dx: int, dy: int, refused: str = "") -> Estimate:
-    """What `_step` has reported, taken apart."""
-    a, b = dx + dx * dx, dx + dx * dx + dy
-    cov = report[dx:a].reshape(dx, dx)
-    return Estimate(report[:dx], cov, report[a:b], report[b : b + dy], float(report[b + dy]), refused)
 
 
 @partial(jax.jit, static_argnames=("kind", "num_paths"))

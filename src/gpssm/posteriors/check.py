@@ -9,6 +9,7 @@ from jaxtyping import Float
 from gpssm import metrics
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Unbounded
+from gpssm.posteriors.verdict import words
 
 NDArray = np.ndarray
 
@@ -18,14 +19,7 @@ MEAN = "TrainingMean"
 
 AHEAD = 1.05
 """Errors that differ by less than this factor are the same."""
-_HOLDS = (0.8, 0.98)  # share inside the 90% band that is said to hold
-_GRADES = (
-    (80.0, "follows what was held back closely"),
-    (50.0, "follows what was held back"),
-    (20.0, "explains a part of what was held back"),
-    (-np.inf, "explains little of what was held back"),
-)
-"""Words for a fit of so many per cent or more."""
+_LITTLE = 5.0  # percent
 
 
 @saved
@@ -130,8 +124,8 @@ class Check:
 
     @property
     def verdict(self) -> str:
-        """In words: whether the model is good, whether a line is enough, and whether its bands hold."""
-        return " ".join(filter(None, [self._quality(), self._beside_lines(), self._bands()]))
+        """In words: whether the model is good, whether its bands hold, and whether a line is enough."""
+        return " ".join(filter(None, [f"{self.model.method} {self._quality()}.", self._beside_lines()]))
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -155,14 +149,15 @@ class Check:
         return "\n".join([*lines, self.verdict])
 
     def _quality(self) -> str:
-        own, fit = self.model, self.model.pooled_fit
+        own = self.model
         mean = next((s for s in self.scores[1:] if s.method == MEAN), None)
         if not np.isfinite(own.nrmse):
-            return f"{own.method} diverges: do not forecast with it."
+            return "diverges: do not forecast with it"
         if mean is not None and own.nrmse > mean.nrmse / AHEAD:
-            return f"{own.method} is no better than the mean of the recording."
-        grade = next(words for least, words in _GRADES if fit >= least)
-        return f"{own.method} {grade} (fit {fit:.0f}%)."
+            return "is no better than the mean of the recording"
+        if own.pooled_fit < _LITTLE:  # than the mean of what was held back, which nobody knows beforehand
+            return f"explains little of what was held back (fit {own.pooled_fit:.0f}%)"
+        return words(own.pooled_fit, own.pooled_coverage90, numbers=self.samples)
 
     def _beside_lines(self) -> str:
         lines = [s for s in self.scores[1:] if s.method in LINES and np.isfinite(s.nrmse)]
@@ -175,11 +170,3 @@ class Check:
         if own.nrmse > AHEAD * best.nrmse:
             return f"A line ({best.method}) is better: use that, or record more."
         return f"A line ({best.method}) is as good."
-
-    def _bands(self) -> str:
-        share, (low, high) = self.model.pooled_coverage90, _HOLDS
-        if not np.isfinite(self.model.nrmse):
-            return ""
-        if low <= share <= high:
-            return f"Its 90% band holds ({share:.2f})."
-        return f"Its 90% band is too {'narrow' if share < low else 'wide'} ({share:.2f})."

@@ -71,6 +71,8 @@ class Summary:
         end = " (objective settled)" if self.converged else "" if self.planned else " (stopped at the step limit)"
         linear = f"linear, {len(self.rows[0].value)} state(s)"
         about = f"{self.iterations} iterations{end}" if self.objective == "ELBO" else linear
+        if not self.iterations and self.objective == "ELBO":
+            about = "not fitted by iterations"  # but learned live
         value = "" if math.isnan(self.elbo) else f", {self.objective} {self.elbo:.4g}"
         lines = [f"{self.method}: {about}{value}", ""]
         width = max(len(row.name) for row in self.rows)

@@ -32,6 +32,7 @@ from gpssm.filters.augmented import Predicted
 from gpssm.gp.basis import Expansion, novel
 from gpssm.gp.kernels import KERNELS, RBF, Stationary
 from gpssm.models.emission import FunctionEmission
+from gpssm.online import reading
 from gpssm.online.adam import ascend, decay
 from gpssm.online.augmented import AugmentedMethod, Hypothesis, assimilate, leading
 from gpssm.online.base import Info, Units, bounded_lengthscale
@@ -198,13 +199,8 @@ class OEnVI(AugmentedMethod):
 
     @staticmethod
     def posterior(state: Any) -> Posterior:
-        """An ordinary fitted model whose recording ends here.
-
-        Its states are independent given u and its linear part is known, so that what the stream does not
-        know of the linear part goes to u; correlations between state dimensions are lost.
-        """
-        posterior: Posterior = leading(state).posterior()
-        return posterior
+        """An ordinary fitted model whose recording ends here; what is lost on the way says `online.reading`."""
+        return reading.posterior(leading(state), "OEnVI")
 
 
 def _bounded(state: OEnVIState) -> OEnVIHyper:

@@ -29,7 +29,7 @@ from gpssm.models.scaling import Scaling
 from gpssm.numerics.linalg import cholesky, solve_lower
 from gpssm.numerics.parameters import free_values, parameters, with_free_values
 from gpssm.online.base import Info, OnlineMethod
-from gpssm.online.oenvi.state import read_back
+from gpssm.online.reading import read_back
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative, shape
 from gpssm.plumbing.validation import VariancesLike
