@@ -108,7 +108,7 @@ def arx(folder: Path) -> Path:
     )
     assert printed.keys() == {
         "model", "method", "state_dim", "outputs", "inputs", "recordings", "samples", "log_likelihood", "iterations",
-        "fit_seconds", "compile_seconds", "converged", "interrupted", "messages",
+        "fit_seconds", "compile_seconds", "converged", "interrupted", "messages", "check", "calibration",
     }  # fmt: skip
     assert (printed["model"], printed["method"], printed["samples"]) == (str(path), "ARX", TRAIN)
     assert (printed["outputs"], printed["inputs"], printed["recordings"]) == (["level"], ["valve"], 1)

@@ -152,7 +152,7 @@ def forecast(
     if future is not None:
         size = max(3.0, 6 * thin)
         ax.plot(at, observed[before:], ".", color=ORANGE, ms=size, mew=0, zorder=3.7, label="observed")
-    ax.axvline(_border(times), color=GREY, lw=0.8, ls=":")
+    ax.axvline(border(times), color=GREY, lw=0.8, ls=":")
     if runs_away:
         ax.set_ylim(*runs_away)
     _name_time(ax, times, "steps ahead")
@@ -397,9 +397,13 @@ def _places(times: Times | None, length: int, first: int = 1) -> Any:
     return np.arange(first, first + length) if times is None else times.values(length)
 
 
-def _border(times: Times | None) -> Any:
-    """Between what was observed before a forecast and its first step."""
-    before, after = (0.0, 1.0) if times is None else times.later(-1).values(2)
+def border(times: Times | None, step: int = 0) -> Any:
+    """On the axis of a forecast, between what comes before a step, from 0, and that.
+
+    >>> border(None), border(Times(10.0, 2.0), 3)
+    (0.5, 15.0)
+    """
+    before, after = (step, step + 1) if times is None else times.later(step - 1).values(2)
     return before + (after - before) / 2
 
 

@@ -5,7 +5,9 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+import numpy as np
 import typer
 
 from gpssm.cli.files import check_target, reading, save_somewhere, saying_data_warnings, split
@@ -15,13 +17,19 @@ from gpssm.datasets.csv_files import from_csv
 from gpssm.errors import InvalidInput
 from gpssm.methods import registry
 from gpssm.methods.base import StateSpaceMethod
+from gpssm.methods.checked import why_not
 from gpssm.plumbing.interruption import INTERRUPTED
 from gpssm.plumbing.messages import say
 from gpssm.posteriors.fitted import Fitted
+from gpssm.training.linear_search import AUTO
 from gpssm.training.optimiser import Diverged, TrainingWarning
 
-DEFAULTS = {"state_dim": 4, "num_inducing": 20}
+NDArray = np.ndarray
+
+DEFAULTS: dict[str, Any] = {"state_dim": AUTO, "num_inducing": 20}
 """Of the methods that have such choices."""
+HOLDOUT = 0.2
+"""What is held back to check a model with, where there is enough."""
 
 
 def run(options: FitOptions) -> None:
@@ -36,7 +44,8 @@ def run(options: FitOptions) -> None:
     try:
         with saying_data_warnings(), warnings.catch_warnings():
             warnings.simplefilter("ignore", TrainingWarning)  # what they say is in the history
-            fitted = fit(data.outputs, data.inputs, seed=options.seed, progress=not options.quiet)
+            limits = {"holdout": _holdout(options, data.outputs), "max_seconds": options.max_seconds}
+            fitted = fit(data, seed=options.seed, progress=not options.quiet, **limits)
     except Diverged as error:
         say(str(error))
         raise typer.Exit(1) from error
@@ -44,7 +53,7 @@ def run(options: FitOptions) -> None:
         say("interrupted before there was a model to save.")
         raise typer.Exit(INTERRUPTED) from error
     seconds = time.perf_counter() - started
-    fitted = fitted.named(data.output_names, data.input_names, data.end)
+    fitted = fitted.named(data.output_names, data.input_names, fitted.end.times)  # two columns may share a name
     try:
         saved, failures = save_somewhere(fitted, options.out)
     except OSError as error:
@@ -77,9 +86,21 @@ def run(options: FitOptions) -> None:
         raise typer.Exit(INTERRUPTED)
 
 
+def _holdout(options: FitOptions, outputs: list[NDArray]) -> float:
+    """The share that was asked for; or the usual one, if there is enough to hold back."""
+    if options.holdout is not None:
+        return options.holdout
+    reason = why_not(outputs, HOLDOUT)
+    if reason:
+        say(f"the model is not checked: {reason}.")
+    return 0.0 if reason else HOLDOUT
+
+
 def _fit_of(options: FitOptions) -> Callable[..., Fitted]:
     """The `fit` of the method that was chosen."""
-    offered = {name: getattr(options, name) for name in ("state_dim", "num_inducing", "likelihood")}
+    offered: dict[str, Any] = {name: getattr(options, name) for name in ("state_dim", "num_inducing", "likelihood")}
+    if offered["state_dim"] is not None and offered["state_dim"] != AUTO:
+        offered["state_dim"] = _number("state_dim", offered["state_dim"])
     given = {name: value for name, value in offered.items() if value is not None}
     method = registry.build(options.method, **registry.applicable(options.method, **DEFAULTS) | given)
     fit: Callable[..., Fitted] = method.fit
@@ -88,3 +109,9 @@ def _fit_of(options: FitOptions) -> Callable[..., Fitted]:
     if options.restarts is not None:
         raise InvalidInput(f"restarts: {method.name} is fitted once, nothing in it is random; leave it out.")
     return fit
+
+
+def _number(argument: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise InvalidInput(f"{argument}: expected a whole number of at least 1, or auto, got {text!r}.")
+    return int(text)

@@ -74,10 +74,23 @@ class FitOptions(NamedTuple):
     delimiter: Delimiter = None
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "EnVI"
     state_dim: Annotated[
-        int | None, typer.Option(min=1, help="Dimension of the state, of methods that have one; 4 by default.")
+        str | None,
+        typer.Option(metavar="NUMBER", help="Dimension of the state, of methods that have one. [default: auto]"),
     ] = None
     num_inducing: Annotated[
         int | None, typer.Option(min=1, help="Inducing points of every state, where f is a GP; 20 by default.")
+    ] = None
+    holdout: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=0.5,
+            help="Share at the end of every recording that the model is checked with before it learns from it, too; "
+            "0 for no check. [default: 0.2]",
+        ),
+    ] = None
+    max_seconds: Annotated[
+        float | None, typer.Option(min=0.0, help="End with the best model so far after that; compilation apart.")
     ] = None
     likelihood: Annotated[
         str | None, typer.Option(help=f"Of the outputs, one of {', '.join(LIKELIHOODS)}; the first by default.")
@@ -87,6 +100,51 @@ class FitOptions(NamedTuple):
         typer.Option(min=1, help="Starts of which the best is kept; 3 by default where states are hidden."),
     ] = None
     seed: Seed = 0
+    as_json: AsJson = False
+    quiet: Quiet = False
+
+
+class CompareOptions(NamedTuple):
+    """Which method forecasts your recording best, and whether a line is enough: a backtest with a picture."""
+
+    data: Annotated[list[Path], typer.Argument(help="CSV files, each its own recording.", show_default=False)]
+    outputs: Annotated[
+        list[str],
+        typer.Option(metavar="COLUMNS", help="Names or numbers (from 0) of columns, with commas between them."),
+    ]
+    inputs: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMNS", help="Columns of control inputs, likewise.")
+    ] = None
+    id_column: Annotated[
+        str | None, typer.Option("--id", metavar="COLUMN", help="Column that tells recordings in one file apart.")
+    ] = None
+    time: TimeColumn = None
+    resample: Resample = None
+    na: MissingWords = None
+    delimiter: Delimiter = None
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMES",
+            help=f"Of {', '.join((*METHODS, *ONLINE))}. [default: EnVI and four that it has to beat]",
+        ),
+    ] = None
+    horizon: Annotated[
+        int | None,
+        typer.Option(min=1, help="Steps of every forecast; by default all together are half of the recording."),
+    ] = None
+    origins: Annotated[int, typer.Option(min=1, help="How many forecasts, one after the other, up to the end.")] = 4
+    refit: Annotated[
+        bool, typer.Option("--refit", help="Learn again before every forecast, not only before the first.")
+    ] = False
+    max_seconds: Annotated[
+        float | None, typer.Option(min=0.0, help="That all fits may take together; compilation apart.")
+    ] = None
+    processes: Annotated[int | None, typer.Option(min=1, help="How many at once; one per core by default.")] = None
+    seed: Seed = 0
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Picture; compare.png by default.", show_default=False)
+    ] = None
     as_json: AsJson = False
     quiet: Quiet = False
 

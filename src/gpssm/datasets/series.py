@@ -8,6 +8,7 @@ import numpy as np
 from gpssm.errors import InvalidInput
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Gaps, shape
+from gpssm.plumbing.frames import Table
 from gpssm.plumbing.times import Times
 from gpssm.plumbing.validation import positive_int
 
@@ -70,6 +71,11 @@ class Series(NamedTuple):
         """The time of the last sample, if it is known."""
         return None if self.times is None else self.times.later(len(self.outputs) - 1)
 
+    def tables(self) -> tuple[Table, Table | None]:
+        """Outputs and inputs with their names and times, as `fit` takes them."""
+        inputs = None if self.inputs is None else Table(self.inputs, _unique(self.input_names), self.times)
+        return Table(self.outputs, _unique(self.output_names), self.times), inputs
+
     def rows(self, rows: slice) -> "Series":
         """Consecutive samples that a slice selects, with the same names."""
         first = rows.indices(len(self.outputs))[0]
@@ -100,6 +106,20 @@ class SeriesList(NamedTuple):
     def end(self) -> Times | None:
         """The time of the last sample of the last recording, if it is known."""
         return self.times[-1].later(len(self.outputs[-1]) - 1) if self.times and self.times[-1] else None
+
+    def tables(self) -> tuple[list[Table], list[Table] | None]:
+        """Outputs and inputs of every recording with their names and times, as `fit` takes them."""
+        times, names = self.times or (None,) * len(self.outputs), _unique(self.input_names)
+        inputs = None
+        if self.inputs is not None:
+            inputs = [Table(c, names, time) for c, time in zip(self.inputs, times, strict=True)]
+        names = _unique(self.output_names)
+        return [Table(y, names, time) for y, time in zip(self.outputs, times, strict=True)], inputs
+
+
+def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names that tell columns apart, or none."""
+    return names if len(set(names)) == len(names) else ()
 
 
 class Simulated(NamedTuple):

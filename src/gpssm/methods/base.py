@@ -114,6 +114,7 @@ class StateSpaceMethod(Specification, ABC):
         Args:
             outputs: (T, dy), NaN where a value is missing; or a list of such arrays. Tables of pandas, polars or
                 anything with `__dataframe__` keep their names, and an index of times, in all that the model returns.
+                What `from_csv` has returned does so, too, and brings its inputs.
             inputs: (T, dc) known inputs, the row that acts on the way to the same row of
                 `outputs`; or a list of such arrays. Of tables with an index the rows at that of `outputs`.
             seed: all randomness of the fit.

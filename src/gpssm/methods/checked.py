@@ -67,8 +67,10 @@ def checked(
         raise InvalidInput(f"holdout: expected a share between 0 and {_LARGEST}, got {holdout!r}.")
     if holdout == 0:
         return fit(data, Stage(interruption))
+    reason = why_not(data.outputs, holdout)
+    if reason:
+        raise InvalidInput(f"holdout: {reason}. holdout=0 learns without a check.")
     early, held = data.split(holdout)
-    _check_sizes(early, held, holdout)
     interruption.share = _FIRST_SHARE
     first = fit(early, Stage(interruption, again=_AGAIN))
     interruption.share, seconds = 1.0, interruption.seconds
@@ -92,16 +94,18 @@ def _with(fitted: F, check: Check, calibration: Calibration | None) -> F:
     return cast(F, replace(cast(Any, fitted), check=check, calibration=calibration))
 
 
-def _check_sizes(early: Recordings, held: Recordings, holdout: float) -> None:
-    """Refuse to hold back so much, or so little, that there is nothing to learn from or to check with."""
-    sizes = [sum(map(len, part.outputs)) for part in (early, held)]
+def why_not(outputs: list[NDArray], holdout: float) -> str:
+    """Why so much of recordings (T_i, dy) cannot be held back; nothing if it can."""
+    early, held = Recordings(outputs, outputs).split(holdout)
+    learned, kept = (sum(map(len, part.outputs)) for part in (early, held))
     seen = np.isfinite(np.concatenate(held.outputs)).any(axis=0)
-    if sizes[0] < _LEAST_LEARNED or sizes[1] < _LEAST_HELD or not seen.all():
-        raise InvalidInput(
-            f"holdout: {holdout:g} of the recordings leaves {sizes[0]} sample(s) to learn from and {sizes[1]} to check "
-            f"with, numbers of {seen.sum()} of {len(seen)} output(s) among them; expected {_LEAST_LEARNED} and "
-            f"{_LEAST_HELD} or more, of every output. holdout=0 learns without a check."
-        )
+    if learned >= _LEAST_LEARNED and kept >= _LEAST_HELD and seen.all():
+        return ""
+    return (
+        f"{holdout:g} of the recordings leaves {learned} sample(s) to learn from and {kept} to check with, numbers of "
+        f"{seen.sum()} of {len(seen)} output(s) among them; expected {_LEAST_LEARNED} and {_LEAST_HELD} or more, of "
+        "every output"
+    )
 
 
 def check(fitted: Fitted, early: Recordings, held: Recordings, seed: int) -> Check:

@@ -15,6 +15,7 @@ from gpssm.methods import registry
 from gpssm.parallel import pool
 from gpssm.plumbing.validation import positive_int
 from gpssm.posteriors.check import AHEAD, LINES, MEAN, Score
+from gpssm.posteriors.states import Forecast
 
 NDArray = np.ndarray
 
@@ -80,6 +81,12 @@ class Backtest:
 
         return pandas.DataFrame(self.rows)
 
+    def forecast(self, method: str) -> Forecast:
+        """Of a method, all its forecasts one after the other."""
+        samples = np.concatenate(self.paths[method], axis=1)
+        times = None if self.data.times is None else self.data.times.later(self.origins[0])
+        return Forecast(samples, samples[:, :, :0], times, self.data.output_names)
+
     @property
     def best(self) -> str:
         """The method to use: the smallest error, or a line, or the mean of the recording, that is as good."""
@@ -118,7 +125,7 @@ class Backtest:
         if MEAN in as_good:
             return MEAN, f"Use the mean of the recording ({MEAN}): nothing here forecasts better."
         if line is not None and line.method in as_good:
-            other = next((s for s in ranked if s.method not in (*LINES, MEAN)), None)
+            other = next((s for s in ranked if s.method not in registry.BASELINES), None)
             beside = "" if other is None else f" ({other.method} has {other.nrmse / line.nrmse:.2f} times its error)"
             return line.method, f"Use {line.method}: a line is enough{beside}."
         beside = (

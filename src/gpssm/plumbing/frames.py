@@ -32,8 +32,13 @@ class Table(NamedTuple):
 
 
 def is_frame(value: Any) -> bool:
-    """Whether it is a table, or a column of one, of pandas, polars or anything with `__dataframe__`."""
-    return _is_of("pandas", value) or _is_of("polars", value) or hasattr(type(value), "__dataframe__")
+    """Whether it is a table, or a column of one, of pandas, polars or anything with `__dataframe__`, or a `Table`."""
+    return (
+        isinstance(value, Table)
+        or _is_of("pandas", value)
+        or _is_of("polars", value)
+        or hasattr(type(value), "__dataframe__")
+    )
 
 
 def read_frame(argument: str, frame: Any) -> Table:
@@ -47,6 +52,8 @@ def read_frame(argument: str, frame: Any) -> Table:
     >>> table.names, table.values.tolist(), table.times.text(2)
     (('flow', 'open'), [[1.0, 1.0], [nan, 0.0]], ['2024-01-01T00:00:00', '2024-01-02T00:00:00'])
     """
+    if isinstance(frame, Table):
+        return frame
     if _is_of("pandas", frame):
         return _read_pandas(argument, frame)
     if _is_of("polars", frame):

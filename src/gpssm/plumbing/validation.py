@@ -59,7 +59,7 @@ def is_sequence_list(value: Any) -> bool:
     Many short vectors of one length are rows collected in a loop; a few long ones, or vectors of
     different lengths, are recordings.
     """
-    if not isinstance(value, (list, tuple)) or not value:
+    if not isinstance(value, (list, tuple)) or not value or is_frame(value):
         return False
     if any(map(is_frame, value)):
         return True
@@ -99,6 +99,10 @@ def training_data(outputs: Any, inputs: Any) -> TrainingData:
 
     Rows of inputs are those at the times of the outputs, if both have times. Warns of what looks wrong.
     """
+    if hasattr(outputs, "tables"):  # a recording, or several, with everything that belongs to it
+        if inputs is not None:
+            raise InvalidInput("inputs: given beside a recording that has its own; expected outputs alone, or both.")
+        outputs, inputs = outputs.tables()
     many = is_sequence_list(outputs)
     y_tables = _sequences("outputs", outputs if many else [outputs], many)
     if inputs is None:
