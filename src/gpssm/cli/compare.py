@@ -67,7 +67,7 @@ def _compared(options: CompareOptions, data: Any) -> Backtest:
         def watch(name: str, done: int, total: int) -> None:
             lines.update(f"{done} of {total} fits done, the last one of {name}")
 
-        return backtest(methods, data, watch=watch, **limits, **how)
+        return backtest(methods, data, watch=watch, **how)
 
 
 def _draw(found: Backtest, picture: Path) -> None:
@@ -86,6 +86,8 @@ def _draw(found: Backtest, picture: Path) -> None:
             for start in found.origins[1:]:
                 ax.axvline(plots.border(paths.times, start - first), color=plots.GREY, lw=0.8, ls=":")
             ax.get_legend().remove()
+            if paths.times is None:
+                ax.set_xlabel("samples after the first forecast starts")
             share = f"{100 * score.coverage90[j]:.0f}% inside the 90% band"
             ax.set_title(f"{plots.literal(score.method)}: fit {score.fit[j]:.1f}%, {share}", loc="left")
         left = [(len(found.data.output_names) - len(outputs), "output"), (len(found.scores) - len(shown), "method")]
