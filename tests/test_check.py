@@ -175,7 +175,7 @@ def test_no_second_fit_where_the_time_is_over():
 
 def errors_of(scores):
     """(origins, h, 1) scores whose signs alternate: independent of each other."""
-    return [Errors(i, s, s * np.where(np.arange(len(s)) % 2, -1.0, 1.0)[:, None]) for i, s in enumerate(scores)]
+    return [Errors(i, s, s * np.where(np.arange(len(s)) % 2, -1.0, 1.0)[:, None], s) for i, s in enumerate(scores)]
 
 
 def test_factors_are_quantiles_drawn_towards_one():
@@ -197,14 +197,20 @@ def test_what_grows_with_the_horizon_is_followed():
 
 def test_few_independent_errors_move_it_little():
     scores = np.full((12, 30, 1), 3.0)
-    alike = [Errors(i, s, s) for i, s in enumerate(scores)]
+    alike = [Errors(i, s, s, s) for i, s in enumerate(scores)]
     assert Calibration.of(alike).factors.max() < Calibration.of(errors_of(scores)).factors.max()
+
+
+def test_errors_say_less_of_a_model_that_has_changed_since():
+    same = errors_of(np.full((12, 30, 1), 2.0))
+    changed = [e._replace(present=0.2 * e.score) for e in same]
+    assert 1.05 < Calibration.of(changed).factors.max() < Calibration.of(same).factors.min()
 
 
 def test_outputs_have_factors_of_their_own():
     scores = np.abs(np.random.default_rng(0).normal(size=(40, 8, 2))) / 1.645 * [0.5, 2.0]
     signs = np.where(np.arange(8) % 2, -1.0, 1.0)[:, None]
-    factors = Calibration.of([Errors(i, s, s * signs) for i, s in enumerate(scores)]).factors
+    factors = Calibration.of([Errors(i, s, s * signs, s) for i, s in enumerate(scores)]).factors
     assert (factors[:, 0] < 1).all() and (factors[:, 1] > 1).all()
 
 

@@ -37,7 +37,7 @@ def run(options: ForecastOptions) -> None:
     columns, how = (options.output_columns, options.input_columns), reading(options)
     past = None if history is None else read_recording(history, model, columns, how, "history")
     steps, ahead = _future(model, options, columns, end_of(model) if past is None else past.end)
-    draws: dict[str, Any] = {"num_paths": options.paths, "seed": seed}
+    draws: dict[str, Any] = {"num_paths": options.paths, "seed": seed, "calibrated": not options.uncalibrated}
     with working("forecasting", options.quiet):
         if past is None:
             paths = model.forecast(steps, ahead, **draws)
@@ -46,7 +46,7 @@ def run(options: ForecastOptions) -> None:
             state = fitted.filter(past.outputs, past.inputs, seed=seed)._replace(times=past.times)
             paths = fitted.forecast(steps, ahead, state=state, **draws)
     about: dict[str, object] = {"model": str(options.model), "horizon": steps, "paths": options.paths}
-    print_columns(with_times(paths.times, _columns(paths)), out, about, options.as_json, "step")
+    print_columns(with_times(paths.times, _columns(paths, options.whole_path)), out, about, options.as_json, "step")
     if out is not None and not options.as_json:
         print_line(f"{steps} steps from {options.paths} paths\nforecast: {out}")
 
@@ -90,5 +90,6 @@ def _after(end: Times | None, future: Series, path: Path) -> NDArray:
     return inputs[before:]
 
 
-def _columns(paths: Forecast) -> dict[str, NDArray]:
-    return {"step": np.arange(1, len(paths.mean) + 1)} | paths.columns()
+def _columns(paths: Forecast, whole_path: bool) -> dict[str, NDArray]:
+    steps = {"step": np.arange(1, len(paths.mean) + 1)}
+    return steps | paths.columns() | (paths.path_columns() if whole_path else {})

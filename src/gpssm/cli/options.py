@@ -181,6 +181,12 @@ class ForecastOptions(NamedTuple):
         int | None, typer.Option(min=1, help="Number of steps; every row of the future inputs by default.")
     ] = None
     paths: Annotated[int, typer.Option(min=2, help="Number of sample paths.")] = 500
+    whole_path: Annotated[
+        bool, typer.Option("--whole-path", help="Also the band that holds 90% of the paths at all steps at once.")
+    ] = False
+    uncalibrated: Annotated[
+        bool, typer.Option("--uncalibrated", help="Bands as the model has them, not corrected by its check.")
+    ] = False
     seed: Seed = 0
     output_columns: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help=OUTPUTS)] = None
     input_columns: Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help=INPUTS)] = None

@@ -28,6 +28,7 @@ from jaxtyping import Array, Float
 from gpssm.errors import InvalidInput
 from gpssm.numerics.lags import newest, with_past
 from gpssm.online import gate
+from gpssm.online.bands import Bands
 from gpssm.online.base import OnlineMethod
 from gpssm.online.estimate import Estimate, estimate_of
 from gpssm.online.gate import LARGEST, LOOK_BACK, Gate, beyond
@@ -100,6 +101,8 @@ class Stream:
     """Samples seen before the present state was started, if an earlier one had to be given up."""
     names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     """What the user calls the outputs and the inputs."""
+    bands: Bands | None = None
+    """What the spread of forecasts is multiplied by."""
 
     @double_precision
     def __post_init__(self) -> None:
@@ -179,6 +182,9 @@ class Stream:
         self.recent = newest(inputs, self.method.input_lags)
         was_ready = self.ready
         estimate = self._learn(self._age, believed, inputs) if was_ready else None
+        if estimate is not None:
+            bands = self.bands or Bands.new(len(believed))
+            self.bands = bands.seen(believed, estimate.predicted_mean, estimate.predicted_std)
         if self.early or not self.ready:
             self.early.append((np.where(np.abs(outputs) > LARGEST, np.nan, outputs), inputs))
         self.count += 1
@@ -192,14 +198,18 @@ class Stream:
         return estimate
 
     @_exclusive
-    def forecast(self, horizon: int, inputs: Any = None, *, num_paths: int = 500, seed: int = 0) -> Forecast:
-        """Sample paths of the next `horizon` outputs. The stream itself is not disturbed.
+    def forecast(
+        self, horizon: int, inputs: Any = None, *, num_paths: int = 500, seed: int = 0, calibrated: bool = True
+    ) -> Forecast:
+        """Sample paths of the next `horizon` outputs. What is learned of the system is not disturbed.
 
         Args:
             horizon: number of steps.
             inputs: (horizon, dc) the control inputs to come, if there are any.
             num_paths: number of paths, each with its own f, state and noise.
             seed: all randomness of the forecast.
+            calibrated: spread the outputs by factors that follow how often earlier forecasts held (`online.bands`);
+                this one is compared with what comes, too. Without, the paths are as the model has them.
 
         Returns:
             Outputs (num_paths, horizon, dy), observation noise included, and states (num_paths, horizon, dx).
@@ -210,7 +220,11 @@ class Stream:
         assert self.input_dim is not None
         c = self._with_recent(model_inputs(inputs, horizon, Known(0, self.input_dim)))
         states, samples = _paths(type(self.method), jax.random.key(seed), self.state, jnp.asarray(c), num_paths)
-        return Forecast(np.asarray(samples), np.asarray(states), names=self.output_names)
+        samples = np.asarray(samples)
+        if calibrated:
+            bands = self.bands or Bands.new(samples.shape[2])
+            self.bands, samples = bands.awaiting(samples), bands.applied(samples)
+        return Forecast(samples, np.asarray(states), names=self.output_names)
 
     @_exclusive
     def transition(self, x: Any) -> tuple[Float[NDArray, "n dx"], Float[NDArray, "n dx"]]:

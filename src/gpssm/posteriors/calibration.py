@@ -9,8 +9,9 @@ measured in units of the band that was promised there,
 so that 0.9 of them should be below 1. The 0.9 quantile of those `h` steps ahead is the factor that would have made the
 band hold. It is smoothed over the logarithm of h, and drawn towards 1 by as much as it may be luck, or belong to that
 stretch of the recording: errors of a free run stay alike for long, and few of them are independent. A model that has
-learned from the recording since is calibrated by the errors that it made before, relative to its present bands. What is
-measured is coverage; nothing is guaranteed, since the system may do tomorrow what it has never done.
+learned from the recording since is calibrated by the errors that it made before, relative to its present bands; the
+more it has changed, which its present errors there show, the less they say. What is measured is coverage; nothing is
+guaranteed, since the system may do tomorrow what it has never done.
 """
 
 from collections.abc import Iterator
@@ -35,8 +36,9 @@ _ORIGINS = 12
 _PATHS = 200
 _OCTAVE = 0.7  # width of the smoothing, in logarithms of the horizon
 _LIMITS = (0.5, 4.0)
-# Variances of the logarithm of a factor: over many models, and from one stretch of a recording to another.
-_EXPECTED, _PASSING = 0.25, 0.2
+# Variances of the logarithm of a factor: over many models, from one stretch of a recording to another, and what a model
+# adds that has changed, relative to the square of the logarithm by which its errors have.
+_EXPECTED, _PASSING, _CHANGED = 0.25, 0.2, 0.2
 _FORGOTTEN = 0.1  # autocorrelation of errors that no longer know of each other
 
 
@@ -60,9 +62,7 @@ class Calibration(NamedTuple):
 
     def applied(self, samples: Float[NDArray, "p h2 dy"]) -> Float[NDArray, "p h2 dy"]:
         """Sample paths, spread about their median; where they have diverged they stay as they are."""
-        middle = np.median(samples, axis=0)
-        spread = middle + (samples - middle) * self.at(samples.shape[1])
-        return np.where(np.isfinite(spread), spread, samples)
+        return spread_by(self.at(samples.shape[1]), samples)
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON: the factors at 1, 2, 4, ... steps ahead, a list for every output."""
@@ -85,26 +85,41 @@ class Calibration(NamedTuple):
         alike = np.mean([[independent(run) for run in e.standardised.T] for e in errors], axis=0)
         horizon = score.shape[1]
         counts = np.maximum(alike * (horizon + errors[-1].origin - errors[0].origin) / horizon, 1.0)
-        columns = [_factors(score[:, :, j], count) for j, count in enumerate(counts)]
-        return cls(np.column_stack(columns), float(counts.sum()))
+        changed = _log_quantiles(score) - _log_quantiles(np.stack([e.present for e in errors]))
+        believed = _EXPECTED / (_EXPECTED + _PASSING + _CHANGED * changed**2 + 0.5 / counts)
+        columns = [believed[j] * _log_factors(score[:, :, j]) for j in range(len(counts))]
+        return cls(np.exp(np.column_stack(columns)), float(counts.sum()))
 
 
-def _factors(score: Float[NDArray, "origins h"], count: float) -> Float[NDArray, " h"]:
-    """Of one output: quantiles of octaves of the horizon, smoothed, and drawn towards 1."""
+def _log_quantiles(scores: Float[NDArray, "origins h dy"]) -> Float[NDArray, " dy"]:
+    """Of every output, over all origins and steps; 0 where there are none."""
+    return np.array(
+        [np.log(np.clip(np.nanquantile(s, LEVEL), *_LIMITS)) if np.isfinite(s).any() else 0.0 for s in scores.T]
+    )
+
+
+def spread_by(factors: Float[NDArray, "h dy"], samples: Float[NDArray, "p h dy"]) -> Float[NDArray, "p h dy"]:
+    """Sample paths, their distances from the median multiplied; where they have diverged they stay as they are."""
+    middle = np.median(samples, axis=0)
+    spread = middle + (samples - middle) * factors
+    return np.where(np.isfinite(spread), spread, samples)
+
+
+def _log_factors(score: Float[NDArray, "origins h"]) -> Float[NDArray, " h"]:
+    """Of one output: logarithms of quantiles of octaves of the horizon, smoothed."""
     horizon = score.shape[1]
     edges = [0, *(2**k for k in range(horizon.bit_length()) if 2**k < horizon), horizon]
     at, logs = [], []
     for first, last in pairwise(edges):
         seen = score[:, first:last]
-        if not np.isnan(seen).all():
+        if np.isfinite(seen).any():
             at.append(np.log(0.5 * (first + 1 + last)))
             logs.append(np.log(np.clip(np.nanquantile(seen, LEVEL), *_LIMITS)))
     if not at:
-        return np.ones(horizon)
+        return np.zeros(horizon)
     distance = np.log(np.arange(1, horizon + 1))[:, None] - np.array(at)
     near = np.exp(-0.5 * (distance / _OCTAVE) ** 2)
-    believed = _EXPECTED / (_EXPECTED + _PASSING + 0.5 / count)
-    return np.exp(believed * (near @ np.array(logs)) / near.sum(axis=1))
+    return near @ np.array(logs) / near.sum(axis=1)
 
 
 def independent(run: Float[NDArray, " t"]) -> float:
@@ -130,6 +145,9 @@ class Errors(NamedTuple):
     standardised: Float[NDArray, "h dy"]
     """Signed, in standard deviations."""
 
+    present: Float[NDArray, "h dy"]
+    """The `score` of the model whose band it is; the same if that has made the forecast."""
+
     @classmethod
     def of(
         cls,
@@ -140,10 +158,13 @@ class Errors(NamedTuple):
     ) -> "Errors":
         """Of the median of `samples`, relative to the spread of `promised`."""
         low, middle, high = np.quantile(promised, [0.5 - 0.5 * LEVEL, 0.5, 0.5 + 0.5 * LEVEL], axis=0)
+
+        def score(error: NDArray) -> NDArray:
+            return np.abs(error) / np.where(error > 0, high - middle, middle - low)
+
         error = truth - np.median(samples, axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            score = np.abs(error) / np.where(error > 0, high - middle, middle - low)
-            return cls(origin, score, error / promised.std(axis=0))
+            return cls(origin, score(error), error / promised.std(axis=0), score(truth - middle))
 
 
 def rolling(

@@ -116,13 +116,46 @@ class Forecast(_Paths):
         below = np.sort(self.samples, axis=0)[np.floor(np.multiply(q, len(self.samples) - 1)).astype(int)]
         return np.where(finite, found, below)
 
+    def band(self, level: float = 0.9, *, whole_path: bool = False) -> tuple[NDArray, NDArray]:
+        """Lower and upper edge (h, dy) of the central band that holds a share `level` of the paths.
+
+        Args:
+            level: share, between 0 and 1.
+            whole_path: at all steps at once, of every output; otherwise at every step by itself. The first is wider:
+                the mean and as many standard deviations to either side as that share of the paths stays within from
+                the first step to the last.
+
+        >>> paths = Forecast(np.random.default_rng(0).normal(size=(1000, 20, 1)), np.zeros((1000, 20, 1)))
+        >>> low, high = paths.band(0.9, whole_path=True)
+        >>> inside = ((paths.samples >= low) & (paths.samples <= high)).all(axis=(1, 2))
+        >>> round(float(inside.mean()), 2), round(float(high.mean()), 1)
+        (0.9, 2.8)
+        """
+        if not 0 < level < 1:
+            raise InvalidInput(f"level: expected a probability between 0 and 1, got {level!r}.")
+        if not whole_path:
+            low, high = self.quantile([0.5 - 0.5 * level, 0.5 + 0.5 * level])
+            return low, high
+        mean, std = self.mean, self.std
+        with np.errstate(divide="ignore", invalid="ignore"):  # where all paths agree, or have diverged
+            furthest = np.nanmax(np.where(std > 0, np.abs(self.samples - mean) / std, 0.0), axis=1)
+            reach = np.quantile(furthest, level, axis=0) * std
+            return mean - reach, mean + reach
+
     def columns(self, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> dict[str, Float[NDArray, " h"]]:
         """Mean, standard deviation and quantiles of every output: `y1_mean`, `y1_sd`, `y1_q05`, ... by its name."""
-        count = self.samples.shape[2]
-        # Two of one name would share a column.
-        names = self.names if len(set(self.names)) == count else numbered("outputs", count)
         found = zip(map(_percent, quantiles), self.quantile(list(quantiles)), strict=True)
-        return _by_name(names, {"mean": self.mean, "sd": self.std, **dict(found)})
+        return _by_name(self._names(), {"mean": self.mean, "sd": self.std, **dict(found)})
+
+    def path_columns(self, level: float = 0.9) -> dict[str, Float[NDArray, " h"]]:
+        """The `band` of whole paths of every output: `y1_path_low`, `y1_path_high`, ... by its name."""
+        low, high = self.band(level, whole_path=True)
+        return _by_name(self._names(), {"path_low": low, "path_high": high})
+
+    def _names(self) -> tuple[str, ...]:
+        """Of the outputs, if they tell them apart: two of one name would share a column."""
+        count = self.samples.shape[2]
+        return self.names if len(set(self.names)) == count else numbered("outputs", count)
 
     def to_dataframe(self, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> "pandas.DataFrame":
         """The `columns` as a table of pandas, with the times of the steps as index; 1, 2, ... if none are known.
