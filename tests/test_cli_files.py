@@ -495,7 +495,18 @@ def test_states_beyond_the_largest_number_say_so(unstable: Path, tmp_path: Path)
     """Samples near it: their variance is not finite."""
     to_csv(tmp_path / "huge.csv", {"y": np.linspace(1e200, 1e300, 20)})
     for name, options in (("small", []), ("large", ["--json"])):
-        succeed("fit", tmp_path / "huge.csv", "--outputs", "y", "--method", "LastValue", "-o", tmp_path / "m.gpssm")
+        succeed(
+            "fit",
+            tmp_path / "huge.csv",
+            "--outputs",
+            "y",
+            "--method",
+            "LastValue",
+            "--holdout",
+            0,
+            "-o",
+            tmp_path / "m.gpssm",
+        )
         result = run("filter", tmp_path / "m.gpssm", tmp_path / "huge.csv", "-o", tmp_path / f"{name}.csv", *options)
         assert result.code == 0 and result.err == SAID.format("from sample 1 on")
         if options:

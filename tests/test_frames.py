@@ -391,7 +391,7 @@ def test_filtering_goes_on_from_a_state(frame: pd.DataFrame, fitted: gpssm.Fitte
 
 def test_the_step_must_be_that_of_the_training_data(frame: pd.DataFrame, fitted: gpssm.Fitted) -> None:
     slower = frame.resample("10min").mean()
-    with pytest.raises(InvalidInput, match=r"^outputs: .*steps of 600 s.*steps of 300 s"):
+    with pytest.raises(InvalidInput, match=r"^outputs: .*steps of 10 min.*steps of 5 min"):
         fitted.filter(slower[OUTPUTS], slower[INPUTS])
 
 

@@ -400,7 +400,7 @@ def _places(times: Times | None, length: int, first: int = 1) -> Any:
 def border(times: Times | None, step: int = 0) -> Any:
     """On the axis of a forecast, between what comes before a step, from 0, and that.
 
-    >>> border(None), border(Times(10.0, 2.0), 3)
+    >>> border(None), float(border(Times(10.0, 2.0), 3))
     (0.5, 15.0)
     """
     before, after = (step, step + 1) if times is None else times.later(step - 1).values(2)

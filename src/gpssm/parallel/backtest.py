@@ -175,6 +175,12 @@ def backtest(
 
     Returns:
         Scores, a tidy table and a sentence: `rows`, `scores`, `best`, `verdict`.
+
+    >>> import gpssm
+    >>> data = gpssm.datasets.Series(np.sin(0.3 * np.arange(120))[:, None], None, None)
+    >>> found = gpssm.backtest({"line": gpssm.ARX(order=2), "mean": "TrainingMean"}, data, horizon=5, origins=3)
+    >>> [score.method for score in found.scores], found.origins
+    (['line', 'mean'], (105, 110, 115))
     """
     chosen = _by_name(methods)
     recording, others = _longest(data)

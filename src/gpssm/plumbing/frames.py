@@ -50,7 +50,7 @@ def read_frame(argument: str, frame: Any) -> Table:
     >>> frame = pd.DataFrame({"flow": [1.0, None], "open": [True, False]}, index=pd.date_range("2024", periods=2))
     >>> table = read_frame("outputs", frame)
     >>> table.names, table.values.tolist(), table.times.text(2)
-    (('flow', 'open'), [[1.0, 1.0], [nan, 0.0]], ['2024-01-01T00:00:00', '2024-01-02T00:00:00'])
+    (('flow', 'open'), [[1.0, 1.0], [nan, 0.0]], ['2024-01-01', '2024-01-02'])
     """
     if isinstance(frame, Table):
         return frame

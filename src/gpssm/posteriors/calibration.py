@@ -100,8 +100,9 @@ def _log_quantiles(scores: Float[NDArray, "origins h dy"]) -> Float[NDArray, " d
 
 def spread_by(factors: Float[NDArray, "h dy"], samples: Float[NDArray, "p h dy"]) -> Float[NDArray, "p h dy"]:
     """Sample paths, their distances from the median multiplied; where they have diverged they stay as they are."""
-    middle = np.median(samples, axis=0)
-    spread = middle + (samples - middle) * factors
+    with np.errstate(over="ignore", invalid="ignore"):
+        middle = np.median(samples, axis=0)
+        spread = middle + (samples - middle) * factors
     return np.where(np.isfinite(spread), spread, samples)
 
 
