@@ -53,15 +53,11 @@ def run(options: CompareOptions) -> None:
 
 
 def _compared(options: CompareOptions, data: Any) -> Backtest:
-    limits: dict[str, Any] = {
-        "horizon": options.horizon,
-        "origins": options.origins,
-        "max_seconds": options.max_seconds,
-    }
-    how: dict[str, Any] = {"refit": options.refit, "seed": options.seed, "processes": options.processes}
+    names = ("horizon", "origins", "refit", "max_seconds", "processes", "seed")
+    how = {name: getattr(options, name) for name in names}
     methods = split(options.methods) or list(METHODS)
     if options.quiet:
-        return backtest(methods, data, **limits, **how)
+        return backtest(methods, data, **how)
     with StatusLines(f"comparing {', '.join(methods)}") as lines:
 
         def watch(name: str, done: int, total: int) -> None:

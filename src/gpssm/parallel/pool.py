@@ -84,7 +84,8 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, function, core), daemon=True)
-        self.process.start()
+        with runtime.quiet():
+            self.process.start()
         theirs.close()  # so that its end is seen here
 
     @property

@@ -3,6 +3,8 @@
 import hashlib
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 cores: tuple[int, ...] = ()
@@ -12,12 +14,27 @@ cores: tuple[int, ...] = ()
 def prepare() -> None:
     """Pin this process to one core and keep compiled programs between runs."""
     _pin()
-    # The cache loader reports pseudo-features of the processor as errors.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault(*_QUIET)
     directory = _cache_directory()
     if directory is not None:
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(directory))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+
+
+# The loader of compiled programs reports pseudo-features of the processor as errors.
+_QUIET = "TF_CPP_MIN_LOG_LEVEL", "3"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """For the start of a process: what it imports first may start JAX before it can `prepare`."""
+    before = os.environ.get(_QUIET[0])
+    os.environ.setdefault(*_QUIET)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_QUIET[0]]
 
 
 def _pin() -> None:
