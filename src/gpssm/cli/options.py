@@ -131,7 +131,7 @@ class CompareOptions(NamedTuple):
     ] = None
     horizon: Annotated[
         int | None,
-        typer.Option(min=1, help="Steps of every forecast; by default all together are half of the recording."),
+        typer.Option(min=1, help="Steps of every forecast; by default all together are a third of the recording."),
     ] = None
     origins: Annotated[int, typer.Option(min=1, help="How many forecasts, one after the other, up to the end.")] = 4
     refit: Annotated[

@@ -140,7 +140,7 @@ class StateSpaceMethod(Specification, ABC):
             return self._fit(seed, restarts, watch, data, stage).named(*given.labels(len(data.outputs[-1])))
 
         with watcher(progress, self.name) as watch, Interruption(max_seconds) as interruption:
-            posterior = checked(learn, Recordings(given.outputs, given.inputs), holdout, seed, interruption)
+            posterior = checked(learn, Recordings(given.outputs, given.inputs), holdout, seed, interruption, watch)
         posterior.history.interrupted = interruption.signalled
         posterior.history.compile_seconds = clock.seconds
         return posterior

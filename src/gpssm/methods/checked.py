@@ -1,5 +1,6 @@
 """A fit that is checked: on the end of the recordings, which is held back first and learned from afterwards."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar, cast
@@ -13,8 +14,10 @@ from gpssm.plumbing.validation import Recording
 from gpssm.posteriors.calibration import Calibration, Origin, rolling_errors
 from gpssm.posteriors.check import LINES, MEAN, Check, Score
 from gpssm.posteriors.fitted import Fitted
+from gpssm.posteriors.history import Progress
 from gpssm.posteriors.states import States
 from gpssm.training.linear_search import AUTO
+from gpssm.training.progress import Watch
 
 NDArray = np.ndarray
 F = TypeVar("F", bound=Fitted)
@@ -50,7 +53,12 @@ class Stage(NamedTuple):
 
 
 def checked(
-    fit: Callable[[Recordings, Stage], F], data: Recordings, holdout: float, seed: int, interruption: Interruption
+    fit: Callable[[Recordings, Stage], F],
+    data: Recordings,
+    holdout: float,
+    seed: int,
+    interruption: Interruption,
+    watch: Watch | None = None,
 ) -> F:
     """Learn from all but the end of the recordings, check the forecast of that, and learn from everything.
 
@@ -60,6 +68,7 @@ def checked(
         holdout: share of every recording that is held back at first, 0 for none; then nothing is checked.
         seed: of the forecasts.
         interruption: of both fits. If it comes before the second has ended, the first is what there is.
+        watch: is told of the check.
 
     Returns:
         The model that has learned from everything, with `check` and `calibration` of the first.
@@ -77,7 +86,7 @@ def checked(
     interruption.share, seconds = 1.0, interruption.seconds
     if interruption.signalled:
         return first
-    found = check(first, early, held, seed)
+    found = check(first, early, held, seed, watch)
     first = _with(first, found, calibration(first, first, early, held, seed))
     limit = interruption.max_seconds
     enough = limit is None or limit - interruption.seconds > _AGAIN * seconds
@@ -107,16 +116,18 @@ def why_not(outputs: list[NDArray], holdout: float) -> str:
     )
 
 
-def check(fitted: Fitted, early: Recordings, held: Recordings, seed: int) -> Check:
+def check(fitted: Fitted, early: Recordings, held: Recordings, seed: int, watch: Watch | None = None) -> Check:
     """Free runs over what was held back, by a model and by simpler ones that have learned from the same samples."""
     scores = [Score.of(fitted.method, _free_runs(fitted, early, held, seed))]
     # What takes no time is not made to wait for a model that is compiled first.
     lines = [name for name in LINES if name != "LinearGaussian" or fitted.method not in _QUICK]
-    for name in (*lines, MEAN):
-        if name != fitted.method:
-            method = registry.build(name, **registry.applicable(name, state_dim=AUTO))
-            simple = method.learn(*early, False).learned_from(*early)
-            scores.append(Score.of(name, _free_runs(simple, early, held, seed)))
+    names = [name for name in (*lines, MEAN) if name != fitted.method]
+    for number, name in enumerate(names):
+        if watch is not None:
+            watch(Progress(number + 1, len(names), f"checking beside {name}", math.nan, {}, 0.0, ()))
+        method = registry.build(name, **registry.applicable(name, state_dim=AUTO))
+        simple = method.learn(*early, False).learned_from(*early)
+        scores.append(Score.of(name, _free_runs(simple, early, held, seed)))
     return Check(sum(map(len, held.outputs)), tuple(scores), fitted.output_names)
 
 

@@ -97,7 +97,7 @@ class LinearMethod(ABC):
                 learned = self.learn(*data, limited).learned_from(*data)
                 return learned.named(*given.labels(len(data.outputs[-1])))
 
-            posterior = checked(learn, Recordings(given.outputs, given.inputs), holdout, seed, interruption)
+            posterior = checked(learn, Recordings(given.outputs, given.inputs), holdout, seed, interruption, watch)
         posterior.history.compile_seconds = clock.seconds
         return posterior
 

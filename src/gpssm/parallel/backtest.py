@@ -23,6 +23,7 @@ METHODS = ("EnVI", "LinearGaussian", "ARX", "LastValue", MEAN)
 """What is compared by default: a method of this package, and those that it has to beat."""
 ORIGINS = 4
 _PATHS = 300
+_TENTH = 1.1
 _LEAST_LEARNED = 20  # samples before the first origin
 
 
@@ -34,7 +35,7 @@ class Backtest:
     >>> y = np.sin(0.3 * np.arange(200)) + 0.1 * np.random.default_rng(0).normal(size=200)
     >>> found = gpssm.backtest(["ARX", "TrainingMean"], gpssm.datasets.Series(y[:, None], None, None))
     >>> found.best, found.origins, found.horizon
-    ('ARX', (100, 125, 150, 175), 25)
+    ('ARX', (136, 152, 168, 184), 16)
     >>> sorted(found.rows[0])
     ['coverage90', 'crps', 'fit_percent', 'horizon', 'method', 'origin', 'output', 'rmse', 'seconds']
     >>> print(found.verdict)  # doctest: +ELLIPSIS
@@ -89,7 +90,7 @@ class Backtest:
 
     @property
     def best(self) -> str:
-        """The method to use: the smallest error, or a line, or the mean of the recording, that is as good."""
+        """The method to use: a line where that is surely as good as what is not a line."""
         return self._choice()[0]
 
     @property
@@ -116,22 +117,53 @@ class Backtest:
         return [self.data.outputs[start : start + self.horizon] for start in self.origins]
 
     def _choice(self) -> tuple[str, str]:
+        """The method to use, and why.
+
+        Few forecasts are little evidence. A simpler method is named where it is surely not worse by more than a tenth,
+        surely: by a standard error over the origins. In doubt it is the other, which has seen a part of the recording
+        only, gains more from the rest, and can become a line itself.
+        """
         ranked = [score for score in self.scores if np.isfinite(score.nrmse)]
         if not ranked:
             raise InvalidInput("methods: all have failed or diverged; expected one that forecasts. See `failures`.")
-        first = ranked[0]
-        as_good = {s.method: s for s in ranked if s.nrmse <= AHEAD * first.nrmse}
-        line = min((s for s in ranked if s.method in LINES), key=lambda s: s.nrmse, default=None)
-        if MEAN in as_good:
-            return MEAN, f"Use the mean of the recording ({MEAN}): nothing here forecasts better."
-        if line is not None and line.method in as_good:
-            other = next((s for s in ranked if s.method not in registry.BASELINES), None)
-            beside = "" if other is None else f" ({other.method} has {other.nrmse / line.nrmse:.2f} times its error)"
-            return line.method, f"Use {line.method}: a line is enough{beside}."
-        beside = (
-            "" if line is None else f"; a line is not enough ({line.method} has {line.nrmse / first.nrmse:.2f} times"
-        )
-        return first.method, f"Use {first.method}{beside}{' its error)' if beside else ''}."
+        kinds = {"line": LINES, "naive": tuple(set(registry.BASELINES) - set(LINES))}
+        line, naive = (next((s for s in ranked if s.method in names), None) for names in kinds.values())
+        other = next((s for s in ranked if s.method not in registry.BASELINES), None)
+        best, sentence = other or line or naive or ranked[0], ""
+        if other is not None and line is not None:
+            if self._not_worse(line.method, other.method):
+                beside = f"{other.method} has {other.nrmse / line.nrmse:.2f} times its error"
+                best, sentence = line, f"Use {line.method}: a line is enough ({beside})."
+            else:
+                beside = f"{line.method} has {line.nrmse / other.nrmse:.2f} times its error"
+                doubt = (
+                    "is not enough"
+                    if line.nrmse > AHEAD * other.nrmse
+                    else "may be enough, these forecasts do not tell"
+                )
+                sentence = f"Use {other.method}: a line {doubt} ({beside})."
+        if (
+            naive is not None
+            and naive is not best
+            and naive.nrmse < best.nrmse
+            and self._not_worse(naive.method, best.method)
+        ):
+            return naive.method, f"Use {naive.method}: nothing here forecasts better."
+        return best.method, sentence or f"Use {best.method}{': a line is enough' if best is line else ''}."
+
+    def _not_worse(self, simple: str, other: str) -> bool:
+        """Whether the error of a simple method is surely not larger by more than a tenth."""
+        errors = [
+            [
+                Score.of(name, [(paths, truth)]).nrmse
+                for paths, truth in zip(self.paths[name], self._truths(), strict=True)
+            ]
+            for name in (simple, other)
+        ]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.log(errors[0]) - np.log(errors[1])
+        doubt = ratio.std(ddof=1) / np.sqrt(len(ratio)) if len(ratio) > 1 else 0.0
+        return bool(ratio.mean() + doubt <= np.log(_TENTH))
 
 
 class _Job(NamedTuple):
@@ -164,7 +196,7 @@ def backtest(
             that they need; or methods, `gpssm.EnVI(2)`; or methods by what to call them.
         data: a recording, from `from_csv` for example. Of several, the longest is forecast and the others are learned
             from, too.
-        horizon: steps of every forecast; by default all origins together forecast the second half of the recording.
+        horizon: steps of every forecast; by default all origins together forecast the last third of the recording.
         origins: how many forecasts, one after the other, up to the end of the recording.
         refit: learn again from all samples before every origin; otherwise every method learns once, from those before
             the first, and only its state follows. Methods that learn live do that in any case.
@@ -257,7 +289,7 @@ def _longest(data: Series | SeriesList) -> tuple[Series, list[tuple[NDArray, NDA
 
 def _origins(length: int, count: int, horizon: int | None) -> tuple[tuple[int, ...], int]:
     """Where forecasts start, and how long they are: one after the other, up to the end."""
-    steps = length // (2 * count) if horizon is None else positive_int("horizon", horizon)
+    steps = length // (3 * count) if horizon is None else positive_int("horizon", horizon)
     first = length - count * steps
     if steps < 1 or first < _LEAST_LEARNED:
         raise InvalidInput(
