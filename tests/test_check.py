@@ -147,6 +147,16 @@ def test_too_few_samples_to_hold_back_are_refused():
     y[80:] = np.nan
     with pytest.raises(InvalidInput, match="0 of 1 output"):
         gpssm.TrainingMean().fit(y, holdout=0.2)
+    late = np.column_stack([walk(100), np.where(np.arange(100) < 79, np.nan, walk(100)[:, 0])])
+    with pytest.raises(InvalidInput, match="1 of 2 output"):
+        gpssm.ARX().fit(late, holdout=0.2)
+
+
+def test_a_line_that_has_too_little_to_learn_from_is_left_out():
+    y = walk(80)
+    y[::2] = np.nan  # no sample follows another
+    fitted = gpssm.LastValue().fit(y, holdout=0.2)
+    assert [s.method for s in fitted.check.scores] == ["LastValue", "TrainingMean"]
 
 
 def recordings(length=100):

@@ -22,7 +22,7 @@ from gpssm.training.progress import Watch
 NDArray = np.ndarray
 F = TypeVar("F", bound=Fitted)
 
-_LEAST_HELD, _LEAST_LEARNED = 5, 20
+_LEAST_HELD, _LEAST_LEARNED, _LEAST_NUMBERS = 5, 20, 10
 _QUICK = ("ARX", "ARX(4)", "LastValue", MEAN)
 _LARGEST = 0.5
 # Of the time that there is, what the first fit may take; and what the second takes, relative to the first.
@@ -106,12 +106,13 @@ def why_not(outputs: list[NDArray], holdout: float) -> str:
     """Why so much of recordings (T_i, dy) cannot be held back; nothing if it can."""
     early, held = Recordings(outputs, outputs).split(holdout)
     learned, kept = (sum(map(len, part.outputs)) for part in (early, held))
-    seen = np.isfinite(np.concatenate(held.outputs)).any(axis=0)
-    if learned >= _LEAST_LEARNED and kept >= _LEAST_HELD and seen.all():
+    seen = [np.isfinite(np.concatenate(part.outputs)).sum(axis=0) for part in (early, held)]
+    enough = (seen[0] >= _LEAST_NUMBERS) & (seen[1] > 0)
+    if learned >= _LEAST_LEARNED and kept >= _LEAST_HELD and enough.all():
         return ""
     return (
         f"{holdout:g} of the recordings leaves {learned} sample(s) to learn from and {kept} to check with, numbers of "
-        f"{seen.sum()} of {len(seen)} output(s) among them; expected {_LEAST_LEARNED} and {_LEAST_HELD} or more, of "
+        f"{enough.sum()} of {len(enough)} output(s) in both; expected {_LEAST_LEARNED} and {_LEAST_HELD} or more, of "
         "every output"
     )
 
@@ -126,7 +127,10 @@ def check(fitted: Fitted, early: Recordings, held: Recordings, seed: int, watch:
         if watch is not None:
             watch(Progress(number + 1, len(names), f"checking beside {name}", math.nan, {}, 0.0, ()))
         method = registry.build(name, **registry.applicable(name, state_dim=AUTO))
-        simple = method.learn(*early, False).learned_from(*early)
+        try:
+            simple = method.learn(*early, False).learned_from(*early)
+        except InvalidInput:  # too few samples for it: then it is none of those to be set beside
+            continue
         scores.append(Score.of(name, _free_runs(simple, early, held, seed)))
     return Check(sum(map(len, held.outputs)), tuple(scores), fitted.output_names)
 
