@@ -128,6 +128,18 @@ def test_the_check_is_saved_printed_and_named(tmp_path):
     np.testing.assert_array_equal(again.calibration.factors, fitted.calibration.factors)
 
 
+def test_what_is_held_back_is_not_read_before_it_is_forecast():
+    """Another end changes the error, but not the forecast that is compared with it."""
+    y, u = driven(200)
+    other = y.copy()
+    other[160:] += 5.0
+    first, second = (gpssm.ARX(order=2).fit(outputs, u, holdout=0.2).check.model for outputs in (y, other))
+    before = gpssm.ARX(order=2).fit(y[:160], u[:160])
+    mean = before.forecast(40, u[160:], state=before.filter(y[:160], u[:160])).mean
+    for score, outputs in ((first, y), (second, other)):
+        np.testing.assert_allclose(score.rmse[0], np.sqrt(np.mean((mean - outputs[160:]) ** 2)), rtol=1e-6)
+
+
 def test_every_recording_is_held_back_from():
     (y1, u1), (y2, u2) = driven(100, 1), driven(60, 2)
     fitted = gpssm.ARX(order=1).fit([y1, y2], [u1, u2], holdout=0.2)
