@@ -64,7 +64,7 @@ def test_a_stream_follows_and_keeps_its_factors(tmp_path):
     for t, value in enumerate(y):
         stream.learn_one([value])
         if stream.ready and t % 8 == 0:
-            stream.forecast(8, num_paths=50)
+            stream.forecast(8, num_paths=50, follow=True)
     plain = stream.forecast(8, num_paths=50, calibrated=False)
     spread = stream.forecast(8, num_paths=50)
     np.testing.assert_allclose(spread.std / plain.std, stream.bands.at(8), rtol=1e-9)
@@ -80,5 +80,5 @@ def test_what_is_learned_does_not_depend_on_forecasts():
         a.learn_one([value])
         b.learn_one([value])
         if b.ready:
-            b.forecast(3, num_paths=10)
+            b.forecast(3, num_paths=10, follow=True)
     np.testing.assert_array_equal(a.transition([[0.5]])[0], b.transition([[0.5]])[0])

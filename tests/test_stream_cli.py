@@ -94,8 +94,9 @@ def test_every_sample_gets_the_estimate_of_the_exact_filter() -> None:
     y[[10, 11, 39]] = nan
     rows = "".join(f"0,{control},{'' if math.isnan(v) else v}\n" for control, v in zip(u, y, strict=True))
     result = stream(
-        "--state-dim", 1, "--outputs", "level", "--inputs", "valve", "--forecast", 3, text=f"t,valve,level\n{rows}"
-    )
+        "--state-dim", 1, "--outputs", "level", "--inputs", "valve", "--forecast", 3, "--uncalibrated",
+        text=f"t,valve,level\n{rows}",
+    )  # fmt: skip
     assert result.returncode == 0
     assert result.stderr.startswith("gpssm: 40 sample(s) learned, 0 skipped, ") and result.stderr.count("\n") == 1
     found = [json.loads(line) for line in result.stdout.splitlines()]

@@ -197,7 +197,7 @@ def test_irregular_recordings_are_refused_before_the_fit(frame: pd.DataFrame, tm
 def test_other_options_for_tables(frame: pd.DataFrame, tmp_path: Path) -> None:
     text = frame[:TRAIN].reset_index(drop=True).to_csv(sep="|", index_label="n")
     lines = text.splitlines()
-    lines[5] = "4|-999|?"
+    lines[5] = "4|0.5|?"
     lines[6] = lines[6].rpartition("|")[0] + "|bad"
     (tmp_path / "odd.csv").write_text("\n".join(lines))
     options = ("--delimiter", "|", "--na", "bad", "--time", "n")
@@ -210,5 +210,5 @@ def test_other_options_for_tables(frame: pd.DataFrame, tmp_path: Path) -> None:
         "fit", tmp_path / "odd.csv", "--outputs", "level", "-o", tmp_path / "x", "--method", "ARX", "--delimiter", "|"
     )
     assert "'bad' is not a number" in message
-    result = fit(tmp_path / "odd.csv", tmp_path / "m", *options, "--na", "-999")
+    result = fit(tmp_path / "odd.csv", tmp_path / "m", *options, "--na", "0.5")
     assert result.code == 2 and "inputs" in result.err

@@ -50,7 +50,7 @@ def learn(options: StreamOptions, stop: Stop) -> int:
         stream = _checkpoint(options) or _new(options, model)
         names = _names(options, model, stream)
         stream.names = tuple(names.outputs), tuple(names.inputs)
-        learner = Learner(stream, options.forecast, say)
+        learner = Learner(stream, options.forecast, say, not options.uncalibrated)
         checkpoint = Checkpoint(options.checkpoint, options.every, say)
         try:
             if route is None:

@@ -291,6 +291,9 @@ class StreamOptions(NamedTuple):
     forecast: Annotated[
         int | None, typer.Option(min=1, help="Also forecast so many steps; inputs stay what they were last.")
     ] = None
+    uncalibrated: Annotated[
+        bool, typer.Option("--uncalibrated", help="Bands as the model has them; else they follow how often they hold.")
+    ] = False
     checkpoint: Annotated[
         Path | None, typer.Option(help="File to save the stream in, and to go on from if it exists.")
     ] = None

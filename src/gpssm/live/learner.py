@@ -22,11 +22,14 @@ class StoppedLearning(InvalidInput):
 class Learner:
     """Learns from good records, and reports bad ones."""
 
-    def __init__(self, stream: Stream, horizon: int | None, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, stream: Stream, horizon: int | None, say: Callable[[str], None], calibrated: bool = True
+    ) -> None:
         self.stream = stream
         self.learned = self.skipped = self.doubted = 0
         self.say = say
         self._horizon = horizon
+        self._calibrated = calibrated
 
     def line(self, read: Callable[[], Sample | None], kind: str, place: int | str) -> str | None:
         """What is known after the record that `read` reads, which is the line or message (`kind`) at `place`.
@@ -75,7 +78,7 @@ class Learner:
         if not self.stream.ready:
             return None
         held = np.tile(inputs, (horizon, 1)) if inputs else None
-        paths = self.stream.forecast(horizon, held)
+        paths = self.stream.forecast(horizon, held, calibrated=self._calibrated, follow=self._calibrated)
         return _normal(paths.mean, paths.std)
 
 

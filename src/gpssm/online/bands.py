@@ -5,9 +5,9 @@ Adaptive conformal inference (Gibbs and Candes, 2021) on the logarithm of the fa
     g <- g + rate (miss - 0.1),
 
 `miss` is 1 if the sample lay outside the 90% band of what was forecast of it, else 0: where misses are 1 in 10, nothing
-moves. One step ahead every sample counts. Further ahead the forecasts count that were asked for: one at a time is kept
-until all its steps have come. Errors of one forecast are alike, so that an octave of steps moves its factor no more
-than a few samples do. A factor follows what the stream does; it is not a guarantee for the next sample.
+moves. One step ahead every sample counts. Further ahead the forecasts count that are to be followed: one at a time is
+kept until all its steps have come. Errors of one forecast are alike, so that an octave of steps moves its factor no
+more than a few samples do. A factor follows what the stream does; it is not a guarantee for the next sample.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from gpssm.posteriors.calibration import LEVEL, spread_by
 NDArray = np.ndarray
 
 _OCTAVES = 16
-_RATE, _OCTAVE_RATE = 0.03, 0.2
+_RATE, _OCTAVE_RATE = 0.03, 0.1
 _LEAST, _MOST = np.log(0.5), np.log(4.0)
 _HALF = 1.6448536269514722  # standard deviations of a normal distribution that hold 90% to either side
 

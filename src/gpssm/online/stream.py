@@ -37,7 +37,7 @@ from gpssm.plumbing import serialization
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Carried, Gaps, NonNegative, renamed, shape
 from gpssm.plumbing.precision import double_precision
-from gpssm.plumbing.validation import Known, arguments, model_inputs, positive_int, shown
+from gpssm.plumbing.validation import Known, arguments, model_inputs, positive_int, sample_row
 from gpssm.posteriors.posterior import Posterior
 from gpssm.posteriors.states import Forecast, kept_recording
 
@@ -199,9 +199,16 @@ class Stream:
 
     @_exclusive
     def forecast(
-        self, horizon: int, inputs: Any = None, *, num_paths: int = 500, seed: int = 0, calibrated: bool = True
+        self,
+        horizon: int,
+        inputs: Any = None,
+        *,
+        num_paths: int = 500,
+        seed: int = 0,
+        calibrated: bool = True,
+        follow: bool = False,
     ) -> Forecast:
-        """Sample paths of the next `horizon` outputs. What is learned of the system is not disturbed.
+        """Sample paths of the next `horizon` outputs. The stream itself is not disturbed, unless it is to `follow`.
 
         Args:
             horizon: number of steps.
@@ -209,7 +216,8 @@ class Stream:
             num_paths: number of paths, each with its own f, state and noise.
             seed: all randomness of the forecast.
             calibrated: spread the outputs by factors that follow how often earlier forecasts held (`online.bands`);
-                this one is compared with what comes, too. Without, the paths are as the model has them.
+                without, the paths are as the model has them.
+            follow: compare this forecast with what comes, for the factors of the next; one at a time is.
 
         Returns:
             Outputs (num_paths, horizon, dy), observation noise included, and states (num_paths, horizon, dx).
@@ -221,9 +229,10 @@ class Stream:
         c = self._with_recent(model_inputs(inputs, horizon, Known(0, self.input_dim)))
         states, samples = _paths(type(self.method), jax.random.key(seed), self.state, jnp.asarray(c), num_paths)
         samples = np.asarray(samples)
-        if calibrated:
-            bands = self.bands or Bands.new(samples.shape[2])
-            self.bands, samples = bands.awaiting(samples), bands.applied(samples)
+        bands = self.bands or Bands.new(samples.shape[2])
+        if follow:
+            self.bands = bands.awaiting(samples)
+        samples = bands.applied(samples) if calibrated else samples
         return Forecast(samples, np.asarray(states), names=self.output_names)
 
     @_exclusive
@@ -388,8 +397,8 @@ class Stream:
 
     def _sample(self, y: Any, u: Any) -> tuple[NDArray, NDArray]:
         """One checked sample; the first one decides how wide all others must be."""
-        outputs = _row("y", y, self.output_dim)
-        inputs = np.zeros(0) if u is None and not self.input_dim else _row("u", u, self.input_dim)
+        outputs = sample_row("y", y, self.output_dim)
+        inputs = np.zeros(0) if u is None and not self.input_dim else sample_row("u", u, self.input_dim)
         if np.isnan(inputs).any():
             raise InvalidInput("u: contains NaN; control inputs must be known. Repeat the last one, or fill the gap.")
         if self.output_dim is None:
@@ -407,22 +416,6 @@ class Stream:
 
 def _as_many(names: tuple[str, ...], count: int | None, letter: str) -> tuple[str, ...]:
     return names if len(names) == count else tuple(f"{letter}{i + 1}" for i in range(count or 0))
-
-
-def _row(name: str, value: Any, width: int | None) -> NDArray:
-    """A sample as finite numbers or NaN (width,)."""
-    if value is None and width is not None and name == "y":
-        return np.full(width, np.nan)
-    try:
-        row = np.atleast_1d(np.asarray(value, dtype=float))
-    except (TypeError, ValueError, OverflowError) as error:  # the last of a whole number with hundreds of digits
-        raise InvalidInput(f"{name}: expected numbers, got {shown(value)}.") from error
-    if row.ndim != 1 or (width is not None and len(row) != width) or (name == "y" and len(row) == 0):
-        expected = "a vector" if width is None else f"{width} number(s)"
-        raise InvalidInput(f"{name}: expected {expected}, got shape {row.shape}.")
-    if np.isinf(row).any():
-        raise InvalidInput(f"{name}: infinite value; use NaN for a missing one.")
-    return row
 
 
 @partial(jax.jit, static_argnames=("kind", "layout"))

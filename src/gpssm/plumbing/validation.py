@@ -272,6 +272,22 @@ def arguments(x: Any, columns: int) -> NDArray:
     return x
 
 
+def sample_row(name: str, value: Any, width: int | None) -> NDArray:
+    """A sample as finite numbers or NaN (width,)."""
+    if value is None and width is not None and name == "y":
+        return np.full(width, np.nan)
+    try:
+        row = np.atleast_1d(np.asarray(value, dtype=float))
+    except (TypeError, ValueError, OverflowError) as error:  # the last of a whole number with hundreds of digits
+        raise InvalidInput(f"{name}: expected numbers, got {shown(value)}.") from error
+    if row.ndim != 1 or (width is not None and len(row) != width) or (name == "y" and len(row) == 0):
+        expected = "a vector" if width is None else f"{width} number(s)"
+        raise InvalidInput(f"{name}: expected {expected}, got shape {row.shape}.")
+    if np.isinf(row).any():
+        raise InvalidInput(f"{name}: infinite value; use NaN for a missing one.")
+    return row
+
+
 def positive_int(name: str, value: Any, least: int = 1) -> int:
     """`value` as an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
