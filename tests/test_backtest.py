@@ -40,7 +40,7 @@ def test_a_backtest_is_what_a_loop_over_the_origins_gives():
     rmse = np.sqrt(np.mean(np.concatenate(errors) ** 2))
     (score,) = [s for s in found.scores if s.method == "ARX"]
     assert score.rmse[0] == pytest.approx(rmse, rel=0.05)
-    assert found.best == "ARX" and "a line is enough" in found.verdict
+    assert found.best == "ARX" and found.verdict == "Use ARX."
 
 
 def test_with_refits_every_forecast_has_learned_from_all_samples_before_it():
@@ -78,6 +78,15 @@ def test_of_several_recordings_the_longest_is_forecast_and_the_others_are_learne
     np.testing.assert_array_equal(found.data.outputs, long.outputs)
     expected = np.concatenate([short, long.outputs[:90]]).mean()
     assert found.paths["TrainingMean"][0].mean() == pytest.approx(expected, abs=2.0)
+    assert "of the longest of 2 recordings" in str(found)
+
+
+def test_a_recording_that_nothing_can_be_learned_from_is_refused_in_a_sentence():
+    found = gpssm.backtest(["ARX", "TrainingMean"], Series(np.full((80, 1), 3.0), None, None))
+    with pytest.raises(
+        InvalidInput, match=r"none can forecast this recording \(ARX: InvalidInput: outputs: .* is constant"
+    ):
+        _ = found.best
 
 
 def test_a_method_that_fails_or_learns_live_is_one_of_them():
@@ -125,7 +134,7 @@ def test_nonsense_is_refused():
     for methods in ([], "ARX", 3, ["ARX", "ARX"], [object()], ["nobody"]):
         with pytest.raises(InvalidInput, match="method"):
             gpssm.backtest(methods, data)
-    with pytest.raises(InvalidInput, match="origins: 50 forecasts of 1 step"):
+    with pytest.raises(InvalidInput, match=r"origins: 50 forecast\(s\) of 1 step"):
         gpssm.backtest(["ARX"], data, origins=50, horizon=1)
     with pytest.raises(InvalidInput, match="data: expected a recording"):
         gpssm.backtest(["ARX"], data.outputs)
@@ -140,7 +149,7 @@ def test_the_command_ranks_draws_and_says_which_to_use(tmp_path: Path):
     command += ["--methods", "ARX,LastValue,TrainingMean", "--origins", "2", "--horizon", "10"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
-    assert lines[-2].startswith("Use ARX: a line is enough") and lines[-1] == "picture: compare.png"
+    assert lines[-2] == "Use ARX." and lines[-1] == "picture: compare.png"
     assert (tmp_path / "compare.png").read_bytes()[:4] == b"\x89PNG"
     done = subprocess.run([*command, "--json", "-o", "c.svg"], cwd=tmp_path, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)

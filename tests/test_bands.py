@@ -28,24 +28,25 @@ def test_the_factor_of_one_step_goes_where_nine_in_ten_are_inside(scale):
 def test_further_steps_are_compared_with_the_forecast_that_was_made():
     bands, rng = Bands.new(1), np.random.default_rng(2)
     for _ in range(400):
-        bands = bands.awaiting(rng.normal(size=(200, 8, 1)))
+        bands = bands.awaiting(rng.normal(size=(200, 8, 1)), np.zeros((8, 0)))
         for step in range(8):
             assert bands.compared == step
             bands = bands.seen(3.0 * rng.normal(size=1), np.zeros(1), np.ones(1))
         assert bands.pending is None
     np.testing.assert_allclose(bands.at(8)[[1, 3, 7], 0], 3.0, rtol=0.25)
-    assert bands.at(64)[63, 0] == 1.0  # nothing is known so far ahead
+    assert bands.at(64)[63, 0] == bands.at(8)[7, 0]  # the last that is known
 
 
 def test_one_forecast_at_a_time_missing_samples_and_divergence():
-    bands = Bands.new(1).awaiting(np.zeros((10, 4, 1)))
-    assert bands.awaiting(np.ones((10, 4, 1))) is bands
+    none = np.zeros((4, 0))
+    bands = Bands.new(1).awaiting(np.zeros((10, 4, 1)), none)
+    assert bands.awaiting(np.ones((10, 4, 1)), none) is bands
     for _ in range(4):
         bands = bands.seen(np.array([np.nan]), np.zeros(1), np.ones(1))
     assert bands.pending is None and (bands.logs == 0).all()
     diverged = np.zeros((10, 4, 1))
     diverged[0, 2] = np.inf
-    assert bands.awaiting(diverged).pending is None
+    assert bands.awaiting(diverged, none).pending is None
     for _ in range(1000):
         bands = bands.seen(np.array([1e9]), np.zeros(1), np.ones(1))
     assert bands.at(1)[0, 0] == pytest.approx(4.0)  # and no further
@@ -82,3 +83,18 @@ def test_what_is_learned_does_not_depend_on_forecasts():
         if b.ready:
             b.forecast(3, num_paths=10, follow=True)
     np.testing.assert_array_equal(a.transition([[0.5]])[0], b.transition([[0.5]])[0])
+
+
+def test_a_forecast_that_has_assumed_other_inputs_is_not_compared():
+    bands = Bands.new(1).awaiting(np.random.default_rng(0).normal(size=(50, 4, 1)), np.full((4, 1), 0.5))
+    bands = bands.seen(np.zeros(1), np.zeros(1), np.ones(1), np.array([0.5]))
+    assert bands.compared == 1
+    bands = bands.seen(np.full(1, 99.0), np.zeros(1), np.ones(1), np.array([0.7]))
+    assert bands.pending is None and bands.octaves == 1
+
+
+def test_factors_have_no_steps_between_octaves():
+    bands = Bands(np.log(np.array([[1.0], [1.5], [3.0], *[[9.0]] * 13])), octaves=3)
+    factors = bands.at(12)[:, 0]
+    assert (np.diff(factors) >= 0).all() and factors[3] == factors[-1] == pytest.approx(3.0)
+    assert 1.5 < factors[2] < 3.0

@@ -12,6 +12,7 @@ import gpssm
 from gpssm.errors import InvalidInput
 from gpssm.methods.checked import Recordings, checked
 from gpssm.plumbing.interruption import Interruption
+from gpssm.plumbing.times import Times
 from gpssm.posteriors.calibration import Calibration, Errors, independent, rolling
 from gpssm.posteriors.check import Check, Score
 
@@ -188,6 +189,14 @@ def test_an_interrupt_during_the_second_fit_leaves_the_first():
     assert calls == [80, 100] and found.num_samples == 80
     assert found.check is not None and found.calibration is not None
     assert "this model knows the first 80%" in found.history.messages[-1]
+    assert len(found.recording.outputs) == 100  # its forecasts start at the end of everything all the same
+
+
+def test_a_model_that_has_learned_from_a_part_forecasts_from_the_end_of_the_whole():
+    data = gpssm.datasets.Series(walk(100), None, None, ("level",), (), Times(5.0, 0.5, unit="s"))
+    found = gpssm.LastValue().fit(data, holdout=0.2, max_seconds=1e-9)
+    assert found.num_samples == 80 and found.forecast(1).times.text(1) == ["55"] and found.output_names == ("level",)
+    assert found.forecast(1, num_paths=4000).mean[0, 0] == pytest.approx(data.outputs[-1, 0], abs=0.2)
 
 
 def test_no_second_fit_where_the_time_is_over():

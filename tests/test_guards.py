@@ -1,6 +1,5 @@
 """Data that are plausible but wrong: said once, with the column and what to do; ordinary data are left in peace."""
 
-import os
 import subprocess
 import sys
 import warnings
@@ -20,7 +19,7 @@ from gpssm.models.scaling import moments
 from gpssm.plumbing import guards
 from gpssm.plumbing.validation import training_data
 
-DATA = Path(os.environ.get("GPSSM_DATA", "/nowhere"))
+DATA = Path(__file__).parents[1].parent / "shared" / "data"
 QUICK = gpssm.Schedule(max_steps=2, chunk=1)
 
 
@@ -219,7 +218,7 @@ def test_future_inputs_in_other_units() -> None:
 # --- published recordings -------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="GPSSM_DATA is not set")
+@pytest.mark.skipif(not DATA.is_dir(), reason="the published recordings are not beside the project")
 def test_published_recordings_look_right() -> None:
     files = sorted(DATA.glob("*.csv"))
     assert len(files) == 21
@@ -230,9 +229,10 @@ def test_published_recordings_look_right() -> None:
         assert guards.still_inputs(tuple(table), [np.nan_to_num(values[0])]) == [], file.name
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="GPSSM_DATA is not set")
+@pytest.mark.skipif(not DATA.is_dir(), reason="the published recordings are not beside the project")
 @pytest.mark.parametrize("name", datasets.SOURCES)
-def test_published_test_parts_are_where_the_training_parts_are(name: str) -> None:
+def test_published_test_parts_are_where_the_training_parts_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPSSM_DATA", str(DATA))
     parts = datasets.benchmark(name)
     for unseen in parts.tests:
         for train, test in ((parts.train.outputs, unseen.series.outputs), (parts.train.inputs, unseen.series.inputs)):

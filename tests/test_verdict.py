@@ -16,8 +16,8 @@ from gpssm.posteriors.verdict import words
     [
         (87.3, 0.91, {}, "follows the data (fit 87%), bands hold (0.91)"),
         (45.0, 0.8, {"lag1": 0.19}, "follows the data in part (fit 45%), bands hold (0.80)"),
-        (12.0, 0.99, {}, "little better than the mean (fit 12%); bands rather wide: 0.99 of the numbers inside"),
-        (-40.0, 0.62, {}, "no better than the mean (fit -40%); bands too narrow: 0.62 of the numbers inside"),
+        (12.0, 0.99, {}, "hardly beats the mean (fit 12%); bands rather wide: 0.99 of the numbers inside"),
+        (-40.0, 0.62, {}, "does not beat the mean (fit -40%); bands too narrow: 0.62 of the numbers inside"),
         (90.0, 1.0, {"numbers": 10}, "follows the data (fit 90%), bands hold (1.00)"),
         (90.0, 1.0, {"numbers": 1000}, "follows the data (fit 90%); bands rather wide: 1.00"),
         (

@@ -34,6 +34,7 @@ def run(options: CompareOptions) -> None:
         names = split(options.outputs), split(options.inputs)
         data = from_csv(options.data, *names, id=options.id_column, **reading(options))
     found = _compared(options, data)
+    _ = found.best  # says it if there is none
     _draw(found, picture)
     if options.as_json:
         print_json(
@@ -81,7 +82,10 @@ def _draw(found: Backtest, picture: Path) -> None:
             plots.forecast(paths, past=past, future=future, channel=j, ax=ax)
             for start in found.origins[1:]:
                 ax.axvline(plots.border(paths.times, start - first), color=plots.GREY, lw=0.8, ls=":")
-            ax.get_legend().remove()
+            if row:
+                ax.get_legend().remove()
+            else:
+                ax.legend(frameon=False, fontsize=8, ncols=5, loc="lower right", bbox_to_anchor=(1, 1))
             if paths.times is None:
                 ax.set_xlabel("samples after the first forecast starts")
             share = f"{100 * score.coverage90[j]:.0f}% inside the 90% band"

@@ -99,7 +99,9 @@ def _holdout(options: FitOptions, outputs: list[NDArray]) -> float:
 def _fit_of(options: FitOptions) -> Callable[..., Fitted]:
     """The `fit` of the method that was chosen."""
     offered: dict[str, Any] = {name: getattr(options, name) for name in ("state_dim", "num_inducing", "likelihood")}
-    if offered["state_dim"] is not None and offered["state_dim"] != AUTO:
+    if offered["state_dim"] == AUTO:
+        offered["state_dim"] = None  # as it is where there is anything to choose
+    elif offered["state_dim"] is not None:
         offered["state_dim"] = _number("state_dim", offered["state_dim"])
     given = {name: value for name, value in offered.items() if value is not None}
     method = registry.build(options.method, **registry.applicable(options.method, **DEFAULTS) | given)

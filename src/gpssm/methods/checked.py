@@ -94,8 +94,16 @@ def checked(
     if final is first or interruption.requested:
         share = f"the first {100 * (1 - holdout):.3g}% of the recording(s)"
         first.history.messages.append(f"stopped before learning from everything: this model knows {share}")
-        return first
+        return _at_the_end(first, data, len(held.outputs[-1]), seed)
     return _with(final, found, calibration(first, final, early, held, seed))
+
+
+def _at_the_end(first: F, data: Recordings, held: int, seed: int) -> F:
+    """A model that has learned from a part, with its state at the end of everything: forecasts start there."""
+    end = first.end.times
+    moved = first.learned_from(*data, seed=seed)
+    moved = moved.named(first.output_names, first.input_names, None if end is None else end.later(held))
+    return cast(F, replace(cast(Any, moved), num_samples=first.num_samples))
 
 
 def _with(fitted: F, check: Check, calibration: Calibration | None) -> F:
@@ -132,7 +140,9 @@ def check(fitted: Fitted, early: Recordings, held: Recordings, seed: int, watch:
         except InvalidInput:  # too few samples for it: then it is none of those to be set beside
             continue
         scores.append(Score.of(name, _free_runs(simple, early, held, seed)))
-    return Check(sum(map(len, held.outputs)), tuple(scores), fitted.output_names)
+    rows = np.concatenate(held.outputs)
+    numbers = int(np.isfinite(rows).sum())
+    return Check(len(rows), tuple(scores), fitted.output_names, numbers if numbers < rows.size else None)
 
 
 def calibration(first: Fitted, fitted: Fitted, early: Recordings, held: Recordings, seed: int) -> Calibration | None:

@@ -184,7 +184,8 @@ class Stream:
         estimate = self._learn(self._age, believed, inputs) if was_ready else None
         if estimate is not None:
             bands = self.bands or Bands.new(len(believed))
-            self.bands = bands.seen(believed, estimate.predicted_mean, estimate.predicted_std)
+            now = inputs[: self.input_dim]
+            self.bands = bands.seen(believed, estimate.predicted_mean, estimate.predicted_std, now)
         if self.early or not self.ready:
             self.early.append((np.where(np.abs(outputs) > LARGEST, np.nan, outputs), inputs))
         self.count += 1
@@ -231,7 +232,7 @@ class Stream:
         samples = np.asarray(samples)
         bands = self.bands or Bands.new(samples.shape[2])
         if follow:
-            self.bands = bands.awaiting(samples)
+            self.bands = bands.awaiting(samples, c[:, : self.input_dim])
         samples = bands.applied(samples) if calibrated else samples
         return Forecast(samples, np.asarray(states), names=self.output_names)
 

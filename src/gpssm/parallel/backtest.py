@@ -39,7 +39,7 @@ class Backtest:
     >>> sorted(found.rows[0])
     ['coverage90', 'crps', 'fit_percent', 'horizon', 'method', 'origin', 'output', 'rmse', 'seconds']
     >>> print(found.verdict)  # doctest: +ELLIPSIS
-    Use ARX: a line is enough...
+    Use ARX.
     """
 
     data: Series
@@ -54,6 +54,8 @@ class Backtest:
     """Of every method that has failed, why."""
     seconds: dict[str, float]
     """That a method took, compilation included."""
+    recordings: int = 1
+    """How many there were; the others were learned from."""
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -110,7 +112,8 @@ class Backtest:
             row = f"  {score.method:<{width}}" + "".join(f"  {cell:>16}" for cell in cells)
             lines.append(f"{row}  {score.pooled_coverage90:>11.2f}  {self.seconds[score.method]:>7.0f}")
         lines += [f"  {name:<{width}}  failed: {why}" for name, why in self.failures.items()]
-        count = f"{len(self.origins)} forecasts of {self.horizon} steps, each from all samples before it:"
+        of = f" of the longest of {self.recordings} recordings" if self.recordings > 1 else ""
+        count = f"{len(self.origins)} forecast(s) of {self.horizon} step(s){of}, each from all samples before it:"
         return "\n".join([count, *lines, self.verdict])
 
     def _truths(self) -> list[NDArray]:
@@ -125,7 +128,8 @@ class Backtest:
         """
         ranked = [score for score in self.scores if np.isfinite(score.nrmse)]
         if not ranked:
-            raise InvalidInput("methods: all have failed or diverged; expected one that forecasts. See `failures`.")
+            why = "; ".join(f"{name}: {reason}" for name, reason in self.failures.items()) or "their forecasts diverge"
+            raise InvalidInput(f"methods: none can forecast this recording ({why}).")
         kinds = {"line": LINES, "naive": tuple(set(registry.BASELINES) - set(LINES))}
         line, naive = (next((s for s in ranked if s.method in names), None) for names in kinds.values())
         other = next((s for s in ranked if s.method not in registry.BASELINES), None)
@@ -149,7 +153,7 @@ class Backtest:
             and self._not_worse(naive.method, best.method)
         ):
             return naive.method, f"Use {naive.method}: nothing here forecasts better."
-        return best.method, sentence or f"Use {best.method}{': a line is enough' if best is line else ''}."
+        return best.method, sentence or f"Use {best.method}."
 
     def _not_worse(self, simple: str, other: str) -> bool:
         """Whether the error of a simple method is surely not larger by more than a tenth."""
@@ -244,7 +248,7 @@ def backtest(
         if watch is not None and event.kind != "waiting":
             watch(name, done, len(jobs))
     whole = {name: [found[place] for place in places] for name, found in paths.items() if name not in failures}
-    return Backtest(recording, starts, steps, whole, failures, seconds)
+    return Backtest(recording, starts, steps, whole, failures, seconds, 1 + len(others))
 
 
 def _by_name(methods: Sequence[Any] | Mapping[str, Any]) -> dict[str, Any]:
@@ -254,7 +258,9 @@ def _by_name(methods: Sequence[Any] | Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidInput(f"methods: expected a list of names or of methods, got {methods!r}.")
     named = {method if isinstance(method, str) else getattr(method, "name", repr(method)): method for method in methods}
     if len(named) < len(methods):
-        raise InvalidInput("methods: two have the same name; expected a mapping from names to methods.")
+        raise InvalidInput(
+            "methods: two have the same name; expected every one once, or a mapping from names to methods."
+        )
     return named
 
 
@@ -291,10 +297,11 @@ def _origins(length: int, count: int, horizon: int | None) -> tuple[tuple[int, .
     """Where forecasts start, and how long they are: one after the other, up to the end."""
     steps = length // (3 * count) if horizon is None else positive_int("horizon", horizon)
     first = length - count * steps
+    least = max(steps, 1)
     if steps < 1 or first < _LEAST_LEARNED:
         raise InvalidInput(
-            f"origins: {count} forecasts of {max(steps, 1)} step(s) leave {max(first, 0)} of {length} sample(s) to "
-            f"learn from; expected at least {_LEAST_LEARNED}. Ask for fewer origins or a shorter horizon."
+            f"origins: {count} forecast(s) of {least} step(s) leave {max(length - count * least, 0)} of "
+            f"{length} sample(s) to learn from; expected at least {_LEAST_LEARNED}. Record more, or ask for less."
         )
     return tuple(range(first, length, steps)), steps
 

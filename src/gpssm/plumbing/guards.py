@@ -16,7 +16,7 @@ NDArray = np.ndarray
 CONSTANT = 1e-12
 """A channel whose spread is below this share of its size is constant to rounding."""
 
-_GAP = 300.0
+_GAP = 50.0
 _OUTLIERS = 0.01
 _FEWEST = 10  # values that show what is ordinary
 _WIDTHS = 3.0

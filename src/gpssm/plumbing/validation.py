@@ -161,6 +161,8 @@ def series(outputs: Any, inputs: Any, known: Known, expected: Times | None = Non
 
     Columns of tables are those of the model, in its order.
     """
+    if hasattr(outputs, "tables") and inputs is None:  # a recording with everything that belongs to it
+        outputs, inputs = outputs.tables()
     y = _of_model("outputs", outputs, known.output_dim, known.output_names)
     if len(y.values) < 1:
         raise InvalidInput("outputs: 0 samples; expected at least 1.")
@@ -247,7 +249,7 @@ def _rows_at(name: str, table: Table, times: Times | None, length: int, of: str 
             missing = times.later(len(c) - first).text(1)[0]
             raise InvalidInput(f"{name}: there is no row for {missing}; expected {length} from {times.text(1)[0]} on.")
     c = c[first:]
-    _check_inputs(name, c, length)
+    _check_inputs(name, c, length, table.names)
     return c[:length]
 
 
@@ -328,13 +330,15 @@ def _sequences(name: str, items: Sequence[Any], many: bool) -> list[Table]:
     return [_in_order(table, names) if table.names else table._replace(names=names) for table in tables]
 
 
-def _check_inputs(name: str, c: NDArray, length: int) -> None:
+def _check_inputs(name: str, c: NDArray, length: int, names: tuple[str, ...] = ()) -> None:
     if len(c) < length:
         raise InvalidInput(f"{name}: {len(c)} rows, but {length} are needed; expected one row per sample.")
     if np.isnan(c).any():
         row, column = np.argwhere(np.isnan(c))[0]
+        where = f"row {row}, column {repr(names[column]) if names else column}"
         raise InvalidInput(
-            f"{name}: NaN at row {row}, column {column}; control inputs must be known. Fill the gap first."
+            f"{name}: NaN at {where}; control inputs must be known. "
+            "Fill the gap first, for example with the value before it."
         )
 
 

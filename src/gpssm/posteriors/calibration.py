@@ -76,7 +76,8 @@ class Calibration(NamedTuple):
     def __str__(self) -> str:
         first, last = np.exp(np.log(self.factors[[0, -1]]).mean(axis=1))
         far = len(self.factors)
-        return f"bands of forecasts are multiplied by {first:.2f} one step ahead, by {last:.2f} from {far} on"
+        told = f"as far as {max(1, round(self.independent))} independent error(s) tell"
+        return f"bands of forecasts, {told}: multiplied by {first:.2f} one step ahead, by {last:.2f} from {far} on"
 
     @classmethod
     def of(cls, errors: "list[Errors]") -> "Calibration":

@@ -112,6 +112,8 @@ class Check:
     scores: tuple[Score, ...]
     """Of the model itself, then of the simpler ones."""
     output_names: tuple[str, ...]
+    numbers: int | None = None
+    """How many numbers there are in them, if some are missing."""
 
     @property
     def model(self) -> Score:
@@ -120,7 +122,7 @@ class Check:
 
     def named(self, output_names: tuple[str, ...]) -> "Check":
         """The same, with names for the outputs."""
-        return Check(self.samples, self.scores, tuple(output_names))
+        return Check(self.samples, self.scores, tuple(output_names), self.numbers)
 
     @property
     def verdict(self) -> str:
@@ -137,7 +139,8 @@ class Check:
         width = max(len(s.method) for s in self.scores)
         names = [*self.output_names, "all outputs"] if several else list(self.output_names)
         at = max(len(name) for name in names)
-        lines = [f"the last {self.samples} samples, forecast by models that have not seen them:"]
+        few = "" if self.numbers is None else f", {self.numbers} numbers,"
+        lines = [f"the last {self.samples} samples{few}, forecast by models that have not seen them:"]
         lines.append(f"  {'':<{width}}  {'':<{at}}  {'RMSE':>10}  {'fit %':>6}  in 90% band")
         for s in self.scores:
             rows = [(f"{e:.4g}", f, c) for e, f, c in zip(s.rmse, s.fit, s.coverage90, strict=True)]
@@ -157,7 +160,7 @@ class Check:
             return "is no better than the mean of the recording"
         if own.pooled_fit < _LITTLE:  # than the mean of what was held back, which nobody knows beforehand
             return f"explains little of what was held back (fit {own.pooled_fit:.0f}%)"
-        return words(own.pooled_fit, own.pooled_coverage90, numbers=self.samples)
+        return words(own.pooled_fit, own.pooled_coverage90, numbers=self.numbers or self.samples)
 
     def _beside_lines(self) -> str:
         lines = [s for s in self.scores[1:] if s.method in LINES and np.isfinite(s.nrmse)]

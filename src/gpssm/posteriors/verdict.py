@@ -2,7 +2,7 @@
 
 import math
 
-GRADES = ((50.0, "follows the data"), (20.0, "follows the data in part"), (5.0, "little better than the mean"))
+GRADES = ((50.0, "follows the data"), (20.0, "follows the data in part"), (5.0, "hardly beats the mean"))
 """Words for a fit of so many percent or more."""
 HOLDS = (0.8, 0.98)
 """Share of the numbers inside the 90% band with which that is said to hold."""
@@ -30,7 +30,7 @@ def words(
     >>> words(87.3, 0.91)
     'follows the data (fit 87%), bands hold (0.91)'
     >>> words(2.0, 0.62, lag1=0.6)
-    'no better than the mean (fit 2%); bands too narrow: 0.62 of the numbers inside the 90% band; \
+    'does not beat the mean (fit 2%); bands too narrow: 0.62 of the numbers inside the 90% band; \
 residuals are correlated: something is left to learn (lag-1 0.60)'
     """
     if diverged is not None:
@@ -45,7 +45,7 @@ residuals are correlated: something is left to learn (lag-1 0.60)'
 def _of_fit(fit: float) -> str:
     if math.isnan(fit):
         return ""
-    said = next((text for least, text in GRADES if fit >= least), "no better than the mean")
+    said = next((text for least, text in GRADES if fit >= least), "does not beat the mean")
     return f"{said} (fit {fit:.0f}%)"
 
 
