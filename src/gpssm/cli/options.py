@@ -44,6 +44,16 @@ Delimiter = Annotated[
 ]
 
 
+Recordings = Annotated[list[Path], typer.Argument(help="CSV files, each its own recording.", show_default=False)]
+WantedOutputs = Annotated[
+    list[str], typer.Option(metavar="COLUMNS", help="Names or numbers (from 0) of columns, with commas between them.")
+]
+WantedInputs = Annotated[list[str] | None, typer.Option(metavar="COLUMNS", help="Columns of control inputs, likewise.")]
+IdColumn = Annotated[
+    str | None, typer.Option("--id", metavar="COLUMN", help="Column that tells recordings in one file apart.")
+]
+
+
 class DemoOptions(NamedTuple):
     """Simulate an unknown system, learn it from 600 noisy numbers, and draw what was found."""
 
@@ -56,18 +66,11 @@ class DemoOptions(NamedTuple):
 class FitOptions(NamedTuple):
     """Learn a model from your recordings. Ctrl-C stops early and keeps the best model so far."""
 
-    data: Annotated[list[Path], typer.Argument(help="CSV files, each its own recording.", show_default=False)]
-    outputs: Annotated[
-        list[str],
-        typer.Option(metavar="COLUMNS", help="Names or numbers (from 0) of columns, with commas between them."),
-    ]
+    data: Recordings
+    outputs: WantedOutputs
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to save the model.")]
-    inputs: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMNS", help="Columns of control inputs, likewise.")
-    ] = None
-    id_column: Annotated[
-        str | None, typer.Option("--id", metavar="COLUMN", help="Column that tells recordings in one file apart.")
-    ] = None
+    inputs: WantedInputs = None
+    id_column: IdColumn = None
     time: TimeColumn = None
     resample: Resample = None
     na: MissingWords = None
@@ -107,17 +110,10 @@ class FitOptions(NamedTuple):
 class CompareOptions(NamedTuple):
     """Which method forecasts your recording best, and whether a line is enough: a backtest with a picture."""
 
-    data: Annotated[list[Path], typer.Argument(help="CSV files, each its own recording.", show_default=False)]
-    outputs: Annotated[
-        list[str],
-        typer.Option(metavar="COLUMNS", help="Names or numbers (from 0) of columns, with commas between them."),
-    ]
-    inputs: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMNS", help="Columns of control inputs, likewise.")
-    ] = None
-    id_column: Annotated[
-        str | None, typer.Option("--id", metavar="COLUMN", help="Column that tells recordings in one file apart.")
-    ] = None
+    data: Recordings
+    outputs: WantedOutputs
+    inputs: WantedInputs = None
+    id_column: IdColumn = None
     time: TimeColumn = None
     resample: Resample = None
     na: MissingWords = None

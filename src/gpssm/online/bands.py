@@ -23,7 +23,7 @@ from gpssm.posteriors.calibration import LEVEL, spread_by
 NDArray = np.ndarray
 
 _OCTAVES = 16
-_RATE, _OCTAVE_RATE = 0.03, 0.1
+_RATE, _OCTAVE_RATE = 0.03, 0.2
 _LEAST, _MOST = np.log(0.5), np.log(4.0)
 _HALF = 1.6448536269514722  # standard deviations of a normal distribution that hold 90% to either side
 
@@ -108,7 +108,6 @@ def _same(assumed: NDArray, inputs: NDArray | None) -> bool:
 
 def _follow(log: NDArray, distance: NDArray, half: NDArray, rate: float) -> None:
     """Move the logarithms of factors (dy,) in place; those of missing numbers stay."""
-    known = np.isfinite(distance) & np.isfinite(half)
     miss = distance > half * np.exp(log)
-    moved = np.clip(log + rate * (miss - (1.0 - LEVEL)), _LEAST, _MOST)
-    log[known] = moved[known]
+    moved = np.minimum(np.maximum(log + rate * (miss - (1.0 - LEVEL)), _LEAST), _MOST)
+    np.copyto(log, moved, where=np.isfinite(distance + half))

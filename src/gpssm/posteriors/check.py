@@ -139,7 +139,7 @@ class Check:
         width = max(len(s.method) for s in self.scores)
         names = [*self.output_names, "all outputs"] if several else list(self.output_names)
         at = max(len(name) for name in names)
-        few = "" if self.numbers is None else f", {self.numbers} numbers,"
+        few = "" if self.numbers is None else f" ({self.numbers} numbers)"
         lines = [f"the last {self.samples} samples{few}, forecast by models that have not seen them:"]
         lines.append(f"  {'':<{width}}  {'':<{at}}  {'RMSE':>10}  {'fit %':>6}  in 90% band")
         for s in self.scores:
