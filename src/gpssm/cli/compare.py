@@ -86,13 +86,15 @@ def _draw(found: Backtest, picture: Path) -> None:
                 ax.get_legend().remove()
             else:
                 ax.legend(frameon=False, fontsize=8, ncols=5, loc="lower right", bbox_to_anchor=(1, 1))
-            if paths.times is None:
-                ax.set_xlabel("samples after the first forecast starts")
+            last = row == len(axes) - 1
+            if not last or paths.times is None:
+                ax.set_xlabel("samples after the first forecast starts" if last else "")
             share = f"{100 * score.coverage90[j]:.0f}% inside the 90% band"
             ax.set_title(f"{plots.literal(score.method)}: fit {score.fit[j]:.1f}%, {share}", loc="left")
         left = [(len(found.data.output_names) - len(outputs), "output"), (len(found.scores) - len(shown), "method")]
         more = [f"{count} more {what}(s) not shown" for count, what in left if count > 0]
-        figure.suptitle(", ".join([plots.literal(found.verdict), *more]), fontsize=11)
+        left_out = f" ({', '.join(more)})" if more else ""
+        figure.suptitle(plots.literal(found.verdict) + left_out, fontsize=11)
         save_figure(figure, picture, 110)
         plt.close(figure)
     for name, why in found.failures.items():
