@@ -5,14 +5,11 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.backend_bases import FigureCanvasBase
 
 from gpssm import plots
-from gpssm.cli.files import check_target, reading, saying_data_warnings, split
+from gpssm.cli.files import check_target, read_recordings, split
 from gpssm.cli.options import CompareOptions
-from gpssm.cli.output import print_json, print_line, save_figure
-from gpssm.datasets.csv_files import from_csv
-from gpssm.errors import InvalidInput
+from gpssm.cli.output import check_picture, print_json, print_line, save_figure
 from gpssm.parallel.backtest import METHODS, Backtest, backtest
 from gpssm.plumbing.messages import say
 from gpssm.training.progress import StatusLines
@@ -26,14 +23,9 @@ def run(options: CompareOptions) -> None:
     """Read, forecast with every method, print and draw."""
     plt.switch_backend("Agg")
     picture = options.out or PICTURE
-    if picture.suffix.removeprefix(".").lower() not in FigureCanvasBase.filetypes:
-        kinds = ", ".join(FigureCanvasBase.filetypes)
-        raise InvalidInput(f"out: {str(picture)!r} ends in {picture.suffix!r}; expected one of {kinds}.")
+    check_picture(picture)
     check_target(picture, *options.data)
-    with saying_data_warnings():
-        names = split(options.outputs), split(options.inputs)
-        data = from_csv(options.data, *names, id=options.id_column, **reading(options))
-    found = _compared(options, data)
+    found = _compared(options, read_recordings(options))
     _ = found.best  # says it if there is none
     _draw(found, picture)
     if options.as_json:

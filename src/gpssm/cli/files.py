@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpssm.datasets.csv_files import from_csv
-from gpssm.datasets.series import Series
+from gpssm.datasets.series import Series, SeriesList
 from gpssm.errors import DataWarning, InvalidInput
 from gpssm.online.stream import Stream
 from gpssm.plumbing.atomic import followed
@@ -93,6 +93,13 @@ def saying_data_warnings() -> Iterator[None]:
         warnings.simplefilter("always", DataWarning)
         warnings.showwarning = say_or_show
         yield
+
+
+def read_recordings(options: Any) -> SeriesList:
+    """All recordings in the files of a command, by the columns that its options name."""
+    with saying_data_warnings():
+        names = split(options.outputs), split(options.inputs)
+        return from_csv(options.data, *names, id=options.id_column, **reading(options))
 
 
 def read_recording(

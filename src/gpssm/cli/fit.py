@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import typer
 
-from gpssm.cli.files import check_target, reading, save_somewhere, saying_data_warnings, split
+from gpssm.cli.files import check_target, read_recordings, save_somewhere, saying_data_warnings
 from gpssm.cli.options import FitOptions
 from gpssm.cli.output import print_json, print_line
-from gpssm.datasets.csv_files import from_csv
 from gpssm.errors import InvalidInput
 from gpssm.methods import registry
 from gpssm.methods.base import StateSpaceMethod
@@ -37,9 +36,7 @@ def run(options: FitOptions) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a request to end is an interrupt, too
     fit = _fit_of(options)
     check_target(options.out, *options.data)
-    names = split(options.outputs), split(options.inputs)
-    with saying_data_warnings():
-        data = from_csv(options.data, *names, id=options.id_column, **reading(options))
+    data = read_recordings(options)
     started = time.perf_counter()
     try:
         with saying_data_warnings(), warnings.catch_warnings():

@@ -12,6 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from gpssm.datasets.csv_files import csv_text, to_csv
+from gpssm.errors import InvalidInput
 from gpssm.plumbing.atomic import write_atomically
 from gpssm.plumbing.json_numbers import plain
 from gpssm.plumbing.messages import say
@@ -28,6 +29,15 @@ def save_figure(figure: Any, path: Path, dpi: int) -> None:
     image = io.BytesIO()
     figure.savefig(image, format=path.suffix.removeprefix("."), dpi=dpi)
     write_atomically(path, image.getvalue())
+
+
+def check_picture(path: Path) -> None:
+    """Refuse, before any work is done, a picture of a kind that cannot be drawn."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    kinds = FigureCanvasBase.filetypes
+    if path.suffix.removeprefix(".").lower() not in kinds:
+        raise InvalidInput(f"out: {str(path)!r} ends in {path.suffix!r}; expected one of {', '.join(kinds)}.")
 
 
 def print_json(value: object) -> None:

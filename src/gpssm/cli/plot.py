@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.backend_bases import FigureCanvasBase
 
 from gpssm import metrics, plots
 from gpssm.cli.files import as_fitted, check_target, load_forecaster, method_of
 from gpssm.cli.options import BLOCK, PlotOptions
-from gpssm.cli.output import print_json, print_line, report_divergence, save_figure, working
+from gpssm.cli.output import check_picture, print_json, print_line, report_divergence, save_figure, working
 from gpssm.cli.trial import read_test, state_after
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
@@ -74,9 +73,7 @@ def run(options: PlotOptions) -> None:
     plt.switch_backend("Agg")
     data, history = options.data, options.history
     picture = options.out or options.model.with_suffix(".png")
-    kinds = FigureCanvasBase.filetypes
-    if picture.suffix.removeprefix(".").lower() not in kinds:
-        raise InvalidInput(f"out: {str(picture)!r} ends in {picture.suffix!r}; expected one of {', '.join(kinds)}.")
+    check_picture(picture)
     if data is None and (options.fresh or history is not None):
         raise InvalidInput("data: missing; expected the file that is new (--fresh) or continues the history.")
     check_target(picture, options.model, data, history)

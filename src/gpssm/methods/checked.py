@@ -87,14 +87,14 @@ def checked(
     if interruption.signalled:
         return first
     found = check(first, early, held, seed, watch)
-    first = _with(first, found, calibration(first, first, early, held, seed))
     limit = interruption.max_seconds
     enough = limit is None or limit - interruption.seconds > _AGAIN * seconds
     final = fit(data, Stage(interruption, first=first)) if enough and not interruption.requested else first
     if final is first or interruption.requested:
         share = f"the first {100 * (1 - holdout):.3g}% of the recording(s)"
         first.history.messages.append(f"stopped before learning from everything: this model knows {share}")
-        return _at_the_end(first, data, len(held.outputs[-1]), seed)
+        moved = _at_the_end(first, data, len(held.outputs[-1]), seed)
+        return _with(moved, found, calibration(first, first, early, held, seed))
     return _with(final, found, calibration(first, final, early, held, seed))
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,7 +57,7 @@ class Backtest:
     recordings: int = 1
     """How many there were; the others were learned from."""
 
-    @property
+    @cached_property
     def scores(self) -> tuple[Score, ...]:
         """Of every method, over all origins; the smallest error first."""
         found = [Score.of(name, list(zip(paths, self._truths(), strict=True))) for name, paths in self.paths.items()]
@@ -93,12 +93,12 @@ class Backtest:
     @property
     def best(self) -> str:
         """The method to use: a line where that is surely as good as what is not a line."""
-        return self._choice()[0]
+        return self._choice[0]
 
     @property
     def verdict(self) -> str:
         """One sentence: which method to use, and whether a line is enough."""
-        return self._choice()[1]
+        return self._choice[1]
 
     def __str__(self) -> str:
         names = self.data.output_names
@@ -119,6 +119,7 @@ class Backtest:
     def _truths(self) -> list[NDArray]:
         return [self.data.outputs[start : start + self.horizon] for start in self.origins]
 
+    @cached_property
     def _choice(self) -> tuple[str, str]:
         """The method to use, and why.
 
@@ -130,9 +131,10 @@ class Backtest:
         if not ranked:
             why = "; ".join(f"{name}: {reason}" for name, reason in self.failures.items()) or "their forecasts diverge"
             raise InvalidInput(f"methods: none can forecast this recording ({why}).")
-        kinds = {"line": LINES, "naive": tuple(set(registry.BASELINES) - set(LINES))}
-        line, naive = (next((s for s in ranked if s.method in names), None) for names in kinds.values())
-        other = next((s for s in ranked if s.method not in registry.BASELINES), None)
+        simple = [score for score in ranked if score.method in registry.BASELINES]
+        line = next((score for score in simple if score.method in LINES), None)
+        naive = next((score for score in simple if score.method not in LINES), None)
+        other = next((score for score in ranked if score.method not in registry.BASELINES), None)
         best, sentence = other or line or naive or ranked[0], ""
         if other is not None and line is not None:
             if self._not_worse(line.method, other.method):
@@ -140,12 +142,9 @@ class Backtest:
                 best, sentence = line, f"Use {line.method}: a line is enough ({beside})."
             else:
                 beside = f"{line.method} has {line.nrmse / other.nrmse:.2f} times its error"
-                doubt = (
-                    "is not enough"
-                    if line.nrmse > AHEAD * other.nrmse
-                    else "may be enough, these forecasts do not tell"
-                )
-                sentence = f"Use {other.method}: a line {doubt} ({beside})."
+                worse = line.nrmse > AHEAD * other.nrmse
+                told = "is not enough" if worse else "may be enough, these forecasts do not tell"
+                sentence = f"Use {other.method}: a line {told} ({beside})."
         if (
             naive is not None
             and naive is not best
@@ -343,7 +342,7 @@ class _Learned(NamedTuple):
     def advanced(self, data: Series) -> "_Learned":
         """After further samples."""
         if hasattr(self.model, "learn_one"):
-            _learn_all(self.model, data)
+            learn_all(self.model, data)
             return self
         return self._replace(state=self.model.filter(data.outputs, data.inputs, state=self.state or self.model.end))
 
@@ -359,13 +358,14 @@ def _learned(
 ) -> _Learned:
     if not hasattr(method, "fit"):
         stream = method.start(seed=seed)
-        _learn_all(stream, data)
+        learn_all(stream, data)
         return _Learned(stream)
     ys = [*(y for y, _ in others), data.outputs]
     cs = None if data.inputs is None else [*(c for _, c in others), data.inputs]
     return _Learned(method.fit(ys, cs, seed=seed, max_seconds=max_seconds))
 
 
-def _learn_all(stream: Any, data: Series) -> None:
+def learn_all(stream: Any, data: Series) -> None:
+    """Show every sample of a recording to a stream."""
     for t, y in enumerate(data.outputs):
         stream.learn_one(y, None if data.inputs is None else data.inputs[t])

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from gpssm import metrics
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Unbounded
-from gpssm.posteriors.verdict import words
+from gpssm.posteriors.verdict import GRADES, words
 
 NDArray = np.ndarray
 
@@ -19,7 +19,6 @@ MEAN = "TrainingMean"
 
 AHEAD = 1.05
 """Errors that differ by less than this factor are the same."""
-_LITTLE = 5.0  # percent
 
 
 @saved
@@ -158,7 +157,7 @@ class Check:
             return "diverges: do not forecast with it"
         if mean is not None and own.nrmse > mean.nrmse / AHEAD:
             return "is no better than the mean of the recording"
-        if own.pooled_fit < _LITTLE:  # than the mean of what was held back, which nobody knows beforehand
+        if own.pooled_fit < GRADES[-1][0]:  # than the mean of what was held back, which nobody knows beforehand
             return f"explains little of what was held back (fit {own.pooled_fit:.0f}%)"
         return words(own.pooled_fit, own.pooled_coverage90, numbers=self.numbers or self.samples)
 
