@@ -230,12 +230,8 @@ class Fitted(ABC):
         >>> [edge.shape for edge in far.band(0.9)]
         [(5000, 1), (5000, 1)]
         """
-        positive_int("horizon", horizon)
+        c = self.future(horizon, inputs, state)
         positive_int("num_paths", num_paths, 2)
-        check_state(state, self.state_dim)
-        expected = _times_after(self.end if state is None else state)
-        c = model_inputs(inputs, horizon, self._known(), expected)
-        self._guard("inputs", c)
         how: Any = {"state": state, "num_paths": num_paths, "seed": seed, "calibrated": calibrated}
         if quantiles is None:
             return self.ahead(c, **how)
@@ -312,6 +308,15 @@ class Fitted(ABC):
         self._guard("outputs", given.outputs)
         self._guard("inputs", given.inputs)
         return given
+
+    def future(self, horizon: int, inputs: Any = None, state: States | None = None) -> NDArray:
+        """Inputs (horizon, dc) to come that a user has handed in, as an array, to follow `state`, by default `end`."""
+        positive_int("horizon", horizon)
+        check_state(state, self.state_dim)
+        expected = _times_after(self.end if state is None else state)
+        c = model_inputs(inputs, horizon, self._known(), expected)
+        self._guard("inputs", c)
+        return c
 
     def filtered(
         self, given: Recording, *, state: States | None = None, filter: str | None = None, seed: int = 0
