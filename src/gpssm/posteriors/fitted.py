@@ -359,7 +359,7 @@ class Fitted(ABC):
             count = min(size, len(c) - first)
             with np.errstate(over="ignore", invalid="ignore"):
                 now, paths = self._continued(now, filled(c, slice(first, first + size), size), first)
-                states, samples = (np.asarray(part, float)[:, :count] for part in paths)
+                states, samples = (part[:, :count] for part in paths)
                 samples = self.scaling.outputs(samples)
                 if calibrated and self.calibration is not None:
                     samples = self.calibration.applied(samples, first)

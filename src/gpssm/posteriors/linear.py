@@ -23,6 +23,7 @@ from gpssm.filters.stepwise import Moments, Stretch, advance
 from gpssm.models.scaling import Scaling
 from gpssm.numerics.linalg import symmetric_root
 from gpssm.plumbing.catalogue import saved
+from gpssm.plumbing.compilation import jit
 from gpssm.plumbing.contents import NonNegative, Unbounded
 from gpssm.plumbing.precision import double_precision
 from gpssm.posteriors import stretches
@@ -193,7 +194,7 @@ def _predicted(found: kalman.Trace) -> Gaussian:
     return found.predicted
 
 
-@partial(jax.jit, static_argnames="keep")
+@partial(jit, static_argnames=("keep",))
 def _advance(
     system: System, state: Gaussian, stretch: Stretch, *, keep: Callable[[kalman.Trace], Any]
 ) -> tuple[Gaussian, Any]:
@@ -206,7 +207,7 @@ def _advance(
     return moved, kept
 
 
-@jax.jit
+@jit
 def _retreat(
     system: System, ahead: kalman.Score, state: Gaussian, stretch: Stretch, last: Array
 ) -> tuple[kalman.Score, Gaussian]:

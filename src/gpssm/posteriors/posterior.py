@@ -19,6 +19,7 @@ from gpssm.models.noise import num_draws
 from gpssm.models.scaling import Scaling
 from gpssm.numerics.lags import newest, with_past
 from gpssm.plumbing.catalogue import saved
+from gpssm.plumbing.compilation import jit
 from gpssm.plumbing.contents import NonNegative, Positive, shape
 from gpssm.plumbing.precision import double_precision
 from gpssm.posteriors import stretches
@@ -119,7 +120,8 @@ class Posterior(Fitted):
 
     @double_precision
     def _continued(self, now: Any, c: NDArray, first: int) -> tuple[Any, Pair]:
-        return continue_paths(self.model, now, jnp.asarray(c, self._dtype), np.int32(first))
+        now, (states, outputs) = continue_paths(self.model, now, jnp.asarray(c, self._dtype), np.int32(first))
+        return now, (np.asarray(states, float), np.asarray(outputs, float))
 
     @double_precision
     def _facts(self, ys: list[NDArray], cs: list[NDArray], seed: int) -> dict[str, Any]:
@@ -196,7 +198,7 @@ def _filter_of(model: GPSSM, filter: str, settings: ensemble.FilterSettings) -> 
 # Keys: 0 starts a filter, 1 moves it, 2 draws members of where it is.
 
 
-@partial(jax.jit, static_argnames=("settings", "filter"))
+@partial(jit, static_argnames=("settings", "filter"))
 def _start(
     model: GPSSM, members: Array | None, key: Array, *, settings: ensemble.FilterSettings, filter: str
 ) -> tuple[Any, Array]:
@@ -205,7 +207,7 @@ def _start(
     return state, own.members(state, keys[2])
 
 
-@partial(jax.jit, static_argnames=("settings", "filter", "keep"))
+@partial(jit, static_argnames=("settings", "filter", "keep"))
 def _advance(
     model: GPSSM,
     key: Array,
@@ -222,7 +224,7 @@ def _advance(
     return (moved, own.members(moved, keys[2])), kept
 
 
-@partial(jax.jit, static_argnames="settings")
+@partial(jit, static_argnames=("settings",))
 def _retreat(
     model: GPSSM,
     key: Array,
@@ -252,7 +254,7 @@ class Paths(NamedTuple):
     key: Array
 
 
-@partial(jax.jit, static_argnames="num_paths")
+@partial(jit, static_argnames=("num_paths",))
 def begin_paths(model: GPSSM, members: Array, key: Array, *, num_paths: int) -> Paths:
     """Each from any of the members (n, dx), standardised, and with its own f."""
     key_u, key_start, key_steps = jax.random.split(key, 3)
@@ -262,7 +264,7 @@ def begin_paths(model: GPSSM, members: Array, key: Array, *, num_paths: int) -> 
     return Paths(first, jax.vmap(lambda e: model.transition.draw(prior, e))(eps), key_steps)
 
 
-@jax.jit
+@jit
 def continue_paths(model: GPSSM, now: Paths, inputs: Array, first: Array) -> tuple[Paths, tuple[Array, Array]]:
     """States (paths, steps, dx) and outputs (paths, steps, dy) of the next steps, one for every row of `inputs`.
 
