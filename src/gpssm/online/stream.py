@@ -356,7 +356,7 @@ class Stream:
             self.bands = bands
         if self.early or not self.ready:
             kept = np.where(np.abs(outputs[:count]) > LARGEST, np.nan, outputs[:count])
-            self.early += zip(kept, driven[:count], strict=True)
+            self.early += zip(kept, driven[:count].copy(), strict=True)
         self.count += count
         if not found:
             found = [self._warm_up()._replace(refused=sentences[0] or (_RESTARTED if stuck else ""))]
