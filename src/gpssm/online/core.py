@@ -21,7 +21,6 @@ NDArray = np.ndarray
 
 BLOCK = 64
 """Rows that a call of the program holds; far more would make a single one slower."""
-_MISSING, _STUCK = 1, 2  # times that the step has failed for a sample
 _IMPLAUSIBLE = -1e30  # log-density of a sample that a hypothesis cannot follow
 
 
@@ -63,28 +62,52 @@ class Core(NamedTuple):
         missing, for no finite state can follow it, else 0. There are fewer rows than samples where even that is of no
         use: the state cannot be moved.
         """
+        if self.evidence is None:
+            packed, report = self._run(self.packed[0], seed, index, outputs, inputs)
+            return self._replace(packed=(packed,)), report
+        found = [self._run(each, seed, index, outputs, inputs) for each in self.packed]
+        count, evidence = min(len(report) for _, report in found), self.evidence
+        report = np.empty_like(found[0][1][:count])
+        for row in range(count):
+            evidence, report[row] = _weighed(
+                evidence, np.array([each[row] for _, each in found]), self.method.state_dim
+            )
+        return self._replace(packed=tuple(packed for packed, _ in found), evidence=evidence), report
+
+    def _run(
+        self, packed: tuple[Any, ...], seed: int, index: int, outputs: NDArray, inputs: NDArray
+    ) -> tuple[tuple[Any, ...], NDArray]:
+        """What `moved` does for one hypothesis."""
         (count, dy), dc = outputs.shape, inputs.shape[1]
-        rows, numbers = np.zeros((BLOCK, dy + dc)), np.array([seed, index, count])
+        rows = np.zeros((BLOCK, dy + dc))
         rows[:count, :dy], rows[:count, dy:] = outputs, inputs
-        found = [_loop(type(self.method), self.layout, dy, numbers, each, rows) for each in self.packed]
-        # Copied: a view of one row would keep the whole block.
-        reports = [np.array(np.asarray(part)[:count]) for _, part in found]
-        moved, (report, *others) = self._replace(packed=tuple(each for each, _ in found)), reports
-        if others:
-            evidence = self.evidence
-            for row in range(count):
-                evidence, report[row] = _weighed(
-                    evidence, np.array([part[row] for part in reports]), self.method.state_dim
-                )
-            moved = moved._replace(evidence=evidence)
-        done = np.isfinite(report[:, -1])
-        return moved, report if done.all() else report[: int(np.argmin(done))]
+        after, found = _loop(type(self.method), self.layout, dy, np.array([seed, index, count]), packed, rows)
+        report = np.array(np.asarray(found)[:count])  # copied: a view of one row would keep the whole block
+        done = int(np.count_nonzero(report[:, -1] == 0.0))
+        if done == count:
+            return after, report
+        # Rare: back to the sample that no finite state can follow, which is taken as missing.
+        if done:
+            after, _ = self._run(packed, seed, index, outputs[:done], inputs[:done])
+            others = self._run(after, seed, index + done, outputs[done:], inputs[done:])
+            return others[0], np.concatenate([report[:done], others[1]])
+        if np.isnan(outputs[0]).all():
+            return packed, report[:0]
+        after, first = self._run(packed, seed, index, outputs[:1] * np.nan, inputs[:1])
+        if not len(first):
+            return packed, first
+        first[0, -1] = 1.0
+        others = self._run(after, seed, index + 1, outputs[1:], inputs[1:])
+        return others[0], np.concatenate([first, others[1]])
 
     def through(
         self, seed: int, first: int, outputs: Float[NDArray, "n dy"], inputs: Float[NDArray, "n dc"]
     ) -> "tuple[Core, Float[NDArray, 'm r']]":
         """The same for any number of samples; the hypotheses settle when their trial ends."""
-        core, reports, trial, done = self, list[NDArray](), self.method.trial - first, 0
+        trial, done = self.method.trial - first, 0
+        if trial <= 0 and len(outputs) <= BLOCK:  # nearly always
+            return self.moved(seed, first, outputs, inputs)
+        core, reports = self, list[NDArray]()
         while done < len(outputs):
             end = min(done + BLOCK, len(outputs), trial if trial > done else len(outputs))
             core, found = core.moved(seed, first + done, outputs[done:end], inputs[done:end])
@@ -118,36 +141,30 @@ def _loop(
     key = jax.random.key(seed)
 
     def body(carry: tuple[Array, Array, tuple[Array, ...], Array]) -> tuple[Array, Array, tuple[Array, ...], Array]:
-        row, failed, packed, reports = carry
+        row, _, packed, reports = carry
         y, c = rows[row, :output_dim], rows[row, output_dim:]
-        y = jnp.where(failed == _MISSING, jnp.nan, y)
         state, info = kind.step(jax.random.fold_in(key, index + row), layout.unpack(packed), y, c)
-        new, report = layout.pack(state, jnp), jnp.concatenate([*map(jnp.ravel, info), failed[None]])
-        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in (*new, report)]))
-        # A state that is not finite is not kept: the same sample comes again, as missing.
-        packed = tuple(jnp.where(finite, after, before) for after, before in zip(new, packed, strict=True))
-        reports = reports.at[row].set(jnp.where(finite, report, jnp.nan))
-        return row + finite, jnp.where(finite, 0, failed + 1), packed, reports
+        packed, report = layout.pack(state, jnp), jnp.concatenate([*map(jnp.ravel, info), jnp.zeros(1)])
+        # Of a state that is not finite nothing is reported: whoever calls has to look at a few numbers only.
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in (*packed, report)]))
+        return row + 1, finite, packed, reports.at[row].set(jnp.where(finite, report, jnp.nan))
 
     def unfinished(carry: tuple[Array, Array, tuple[Array, ...], Array]) -> Array:
-        return (carry[0] < count) & (carry[1] < _STUCK)
+        return (carry[0] < count) & carry[1]
 
     info = jax.eval_shape(kind.step, key, layout.unpack(packed), rows[0, :output_dim], rows[0, output_dim:])[1]
     reports = jnp.full((BLOCK, sum(part.size for part in info) + 1), jnp.nan)
-    _, _, packed, reports = jax.lax.while_loop(
-        unfinished, body, (jnp.zeros((), int), jnp.zeros((), int), packed, reports)
-    )
+    start = jnp.zeros((), int), jnp.ones((), bool)
+    _, _, packed, reports = jax.lax.while_loop(unfinished, body, (*start, packed, reports))
     return packed, reports
 
 
-def _weighed(evidence: Any, reports: Float[NDArray, "b r"], dx: int) -> tuple[NDArray, NDArray]:
+def _weighed(evidence: NDArray, reports: Float[NDArray, "b r"], dx: int) -> tuple[NDArray, NDArray]:
     """The evidence after a sample, and one report for all: averaged by the likelihood of what the hypotheses have
     predicted, the state after the sample and the prediction before.
 
     One that cannot follow the sample, while others can, is as good as refuted.
     """
-    if not np.isfinite(reports).all():
-        return evidence, reports[0] * np.nan
     missed, scores = reports[:, -1] > 0, reports[:, -2]
     scores = np.where(missed & ~missed.all(), _IMPLAUSIBLE, scores)
     former, evidence = evidence, evidence + scores

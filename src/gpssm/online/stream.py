@@ -367,8 +367,9 @@ class Stream:
 
     def _undisturbed(self) -> int:
         """How many samples can be learned from before something else has to be done."""
-        later = [age - self._age for age in look_backs(self.method.warm_up) if self.early and age > self._age]
-        return 1 if self._core is None else min(later, default=BLOCK)
+        if self._core is None or not self.early:
+            return 1 if self._core is None else BLOCK
+        return min((age - self._age for age in look_backs(self.method.warm_up) if age > self._age), default=BLOCK)
 
     def _first_gates(self, inputs: NDArray) -> tuple[Gate, Gate]:
         """Open ones; around what is predicted, if the stream was given a state and has not seen any sample."""
