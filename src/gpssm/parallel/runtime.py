@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-cores: tuple[int, ...] = ()
-"""What this process could use before it was pinned, for processes that it starts."""
+from gpssm.plumbing import threads
 
 
 def prepare() -> None:
     """Pin this process to one core and keep compiled programs between runs."""
-    _pin()
+    threads.pin()
     os.environ.setdefault(*_QUIET)
     directory = _cache_directory()
     if directory is not None:
@@ -35,15 +34,6 @@ def quiet() -> Iterator[None]:
     finally:
         if before is None:
             del os.environ[_QUIET[0]]
-
-
-def _pin() -> None:
-    """XLA's thread pool on shared cores can be a hundred times slower than one core alone."""
-    if hasattr(os, "sched_setaffinity"):
-        global cores
-        available = sorted(os.sched_getaffinity(0))
-        cores = cores or tuple(available)
-        os.sched_setaffinity(0, {available[os.getpid() % len(available)]})
 
 
 def _cache_directory() -> Path | None:
