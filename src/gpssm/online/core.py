@@ -16,6 +16,8 @@ from jaxtyping import Array, Float
 from gpssm.online.augmented import Hypotheses
 from gpssm.online.base import OnlineMethod, host
 from gpssm.online.packing import Layout
+from gpssm.plumbing.compilation import OPTIONS
+from gpssm.plumbing.threads import all_cores
 
 NDArray = np.ndarray
 
@@ -127,13 +129,16 @@ def rehearse(method: OnlineMethod, present: Core | None, dy: int, dc: int) -> No
     """
     outputs, inputs = (np.random.default_rng(0).normal(size=(method.warm_up, width)) for width in (dy, dc))
     start = Core.of(method, method.initial_state(outputs, inputs))
+    numbers, rows = np.zeros(3, int), np.zeros((BLOCK, dy + dc))
     for core in (start, present or start):
-        core.moved(0, 0, outputs[:0], inputs[:0])
-        if core.evidence is not None:
-            Core.of(method, method.settled(core.state)).moved(0, 0, outputs[:0], inputs[:0])
+        settled = core if core.evidence is None else Core.of(method, method.settled(core.state))
+        for each in (core, settled):
+            with all_cores():
+                _loop.lower(type(method), each.layout, dy, numbers, each.packed[0], rows).compile()
+            each.moved(0, 0, outputs[:0], inputs[:0])
 
 
-@partial(jax.jit, static_argnames=("kind", "layout", "output_dim"))
+@partial(jax.jit, static_argnames=("kind", "layout", "output_dim"), compiler_options=OPTIONS)
 def _loop(
     kind: type[OnlineMethod], layout: Layout, output_dim: int, numbers: Array, packed: tuple[Array, ...], rows: Array
 ) -> tuple[tuple[Array, ...], Array]:
