@@ -35,13 +35,15 @@ from gpssm.posteriors.posterior import Posterior
 from gpssm.training.candidates import Recordings as Standardised
 from gpssm.training.initialisation import gp_transition, initialise
 from gpssm.training.linear_search import AUTO, enough_states
-from gpssm.training.optimiser import Objective, Schedule, train
+from gpssm.training.optimiser import Objective, Schedule, compile_ahead, train
 from gpssm.training.problem import Initialisation, MeanLike, Problem, RoughStates, Specification
 from gpssm.training.progress import Monitor, Watch, watcher
 from gpssm.training.restarts import Restarts
 from gpssm.training.windows import cut, filled_up
 
 _MAX_NORM = 0.995
+# Samples from which on there is more to be known of f, and the inducing points below and above.
+_LONG, _INDUCING = 8000, (20, 40)
 
 
 class Learner(eqx.Module):
@@ -163,8 +165,7 @@ class StateSpaceMethod(Specification, ABC):
         problem = method.problem(*data, seed)
         if stage.first is None:
             dx, _, dc = problem.dims
-            inducing = getattr(method, "num_inducing", 0)
-            guards.report(guards.too_few(problem.num_observed, dx, dx + dc, inducing))
+            guards.report(guards.too_few(problem.num_observed, dx, dx + dc, problem.model.num_inducing))
         monitor = Monitor(stage.interruption, watch, again=stage.again)
         posterior = Restarts(method, problem, monitor, seed, linear).best(restarts).learned_from(*data, seed=seed)
         posterior.history.messages[:0] = [why] if why else []
@@ -191,11 +192,7 @@ class StateSpaceMethod(Specification, ABC):
 
     def learn(self, problem: Problem, schedule: Schedule, key: Array, monitor: Monitor, label: str) -> Posterior:
         key, key_learner = jax.random.split(key)
-        learner, carry = (_cast(part, self.dtype) for part in self.learner(problem, key_learner))
-        prefix = "model." if isinstance(learner, Learner) else ""
-        rates = {p.name: 1.0 for p in parameters(learner) if p.name.removeprefix(prefix) not in problem.held}
-        rates |= {n: r for n in rates for word, r in self.rates(problem).items() if word in n.split(".")}
-        objective = contracting(type(self).objective) if self.contracts(problem) else type(self).objective
+        objective, learner, carry, fixed = self._trained(problem, key_learner)
         history, watch = History(), monitor.watch
         if watch is not None:
 
@@ -209,8 +206,7 @@ class StateSpaceMethod(Specification, ABC):
             key, key_phase = jax.random.split(key)
             later = monitor.later + sum(following.max_steps for _, following in phases[number + 1 :])
             learner, carry, course = train(
-                objective, learner, carry, _cast(data, self.dtype),
-                settings=problem.settings, rates=rates, num_observed=problem.num_observed,
+                objective, learner, carry, _cast(data, self.dtype), **fixed,
                 schedule=limits, key=key_phase, monitor=monitor._replace(later=later), label=label,
             )  # fmt: skip
             history = history.followed_by(course)
@@ -219,6 +215,22 @@ class StateSpaceMethod(Specification, ABC):
         if self.contracts(problem):
             learner = learner.contracted()
         return self.posterior(problem, learner, history)
+
+    def compile_ahead(self, problem: Problem, schedule: Schedule, key: Array) -> None:
+        objective, learner, carry, fixed = self._trained(problem, key)
+        data, limits = self.phases(problem, schedule)[0]
+        compile_ahead(limits, key, objective, learner, carry, _cast(data, self.dtype), **fixed)
+
+    def _trained(self, problem: Problem, key: Array) -> tuple[Objective, Any, Any, dict[str, Any]]:
+        """What is maximised, trained and carried, and arguments of `train` that are the same in all phases."""
+        learner, carry = (_cast(part, self.dtype) for part in self.learner(problem, key))
+        prefix = "model." if isinstance(learner, Learner) else ""
+        rates = {p.name: 1.0 for p in parameters(learner) if p.name.removeprefix(prefix) not in problem.held}
+        rates |= {n: r for n in rates for word, r in self.rates(problem).items() if word in n.split(".")}
+        objective = contracting(type(self).objective) if self.contracts(problem) else type(self).objective
+        return objective, learner, carry, {
+            "settings": problem.settings, "rates": rates, "num_observed": problem.num_observed,
+        }  # fmt: skip
 
     def posterior(self, problem: Problem, learner: Any, history: History) -> Posterior:
         """What was trained, as it is returned; it has not filtered the recordings yet."""
@@ -238,7 +250,8 @@ class GPMethod(StateSpaceMethod):
     """A method whose transition is a mean function plus a sparse GP for every state dimension.
 
     Args:
-        num_inducing: inducing points of each state dimension's GP.
+        num_inducing: inducing points of each state dimension's GP; by default 20, or 40 for recordings of more than
+            8000 samples.
         kernel: covariance function; given a length scale per input automatically. Its initial values
             are relative to the standard deviations of states and inputs.
         mean: mean function of the transition: `"linear"` (learned, initialised by least squares),
@@ -249,7 +262,7 @@ class GPMethod(StateSpaceMethod):
         inducing_rate: learning rate of the inducing inputs, relative to the others.
     """
 
-    num_inducing: int = 20
+    num_inducing: int | None = None
     kernel: Kernel = field(default=RBF(), kw_only=True)
     mean: MeanLike = field(default="linear", kw_only=True)
     mixed: bool = field(default=False, kw_only=True)
@@ -263,7 +276,8 @@ class GPMethod(StateSpaceMethod):
             raise InvalidInput(f"kernel: expected a kernel such as gpssm.RBF(), got {self.kernel!r}.")
 
     def transition(self, rough: RoughStates, seed: int) -> Transition:
-        return gp_transition(rough, self.num_inducing, self.kernel, self.mean, self.mixed)
+        count = self.num_inducing or _INDUCING[sum(map(len, rough.states)) > _LONG]
+        return gp_transition(rough, count, self.kernel, self.mean, self.mixed)
 
     def rates(self, problem: Problem) -> dict[str, float]:
         return {"inducing_inputs": self.inducing_rate} | super().rates(problem)
