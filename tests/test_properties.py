@@ -150,7 +150,7 @@ def test_windows_hold_every_sample_once(
     cut = windows.cut(ys, cs, length)
     count = sum(-(-t // length) for t in lengths)
     assert cut.outputs.shape == (count, length, widths[0]) and cut.inputs.shape == (count, length, widths[1])
-    assert cut.num_observed == sum(np.sum(~np.isnan(y)) for y in ys)
+    assert np.sum(~np.isnan(cut.outputs)) == sum(np.sum(~np.isnan(y)) for y in ys)
     for i, (y, c) in enumerate(zip(ys, cs, strict=True)):
         rows = np.flatnonzero(cut.sequence == i)
         active = cut.active[rows].astype(bool)

@@ -1,9 +1,10 @@
 """Cutting recordings into windows: nothing lost, nothing invented, in order."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpssm.training.windows import cut
+from gpssm.training.windows import batch, cut, filled_up, handed_on
 
 
 def recordings(lengths, output_dim=2, input_dim=1):
@@ -68,11 +69,53 @@ def test_a_recording_starts_without_a_left_neighbour():
     np.testing.assert_array_equal(windows.sequence, [0, 0, 0, 1, 2])
 
 
-def test_number_of_observed_values_ignores_gaps_and_padding():
-    """Oracle: counted in the recordings."""
+def test_windows_with_a_run_in_start_early_and_hold_every_sample_once_after_it():
+    """Oracle: the recordings themselves."""
     outputs, inputs = recordings((7, 10))
-    expected = sum(int(np.isfinite(y).sum()) for y in outputs)
-    assert cut(outputs, inputs, 4).num_observed == expected < 2 * 17
+    plain, early = cut(outputs, inputs, 4), cut(outputs, inputs, 4, run_in=2)
+    assert early.outputs.shape == (5, 6, 2)
+    np.testing.assert_array_equal(early.outputs[:, 2:], plain.outputs)
+    np.testing.assert_array_equal(early.inputs[:, 2:], plain.inputs)
+    np.testing.assert_array_equal(early.position, plain.position - 2)
+    for b, left in enumerate(plain.left):
+        if left < 0:
+            assert not early.active[b, :2].any() and np.isnan(early.outputs[b, :2]).all()
+        else:
+            np.testing.assert_array_equal(early.outputs[b, :2], plain.outputs[left, -2:])
+            np.testing.assert_array_equal(early.inputs[b, :2], plain.inputs[left, -2:])
+
+
+def test_windows_in_which_nothing_happens_fill_up_to_few_numbers():
+    windows = cut(*recordings((7, 30)), 4)
+    filled = filled_up(windows)
+    assert (len(windows.left), len(filled.left), int(filled.number)) == (10, 10, 10)
+    filled = filled_up(cut(*recordings((7, 33)), 4))
+    assert (len(filled.left), int(filled.number)) == (12, 11)
+    assert np.isnan(filled.outputs[11:]).all() and not filled.active[11:].any() and (filled.left[11:] == -1).all()
+
+
+def test_a_batch_takes_every_window_equally_often_and_stands_for_all():
+    """Oracle: the sum over all windows, and relative frequencies of 4000 batches."""
+    windows = filled_up(cut(*recordings((41,)), 4))  # 11 of them
+    rng = np.random.default_rng(0)
+    draws = rng.uniform(size=(4000, 3))
+    counts, total = np.zeros(12), 0.0
+    for uniform in draws:
+        some = batch(windows, jnp.asarray(uniform))
+        chosen = np.asarray(some.chosen)
+        counts[chosen] += 1
+        total += float(np.nansum(windows.active[chosen]) / some.share) / len(draws)
+        np.testing.assert_array_equal(some.windows.left, windows.left[chosen])
+    assert counts[11] == 0
+    np.testing.assert_allclose(counts[:11] / len(draws), 3 / 11, atol=0.03)
+    np.testing.assert_allclose(total, 41, atol=0.5)
+
+
+def test_the_ends_of_a_batch_are_handed_to_the_right_neighbours_of_the_same_recording():
+    windows = cut(*recordings((8, 8)), 4)
+    carry, ends = jnp.zeros((4, 1, 1)), jnp.array([[[1.0]], [[2.0]], [[3.0]]])
+    moved = handed_on(windows, jnp.array([0, 1, 3]), carry, ends)
+    assert moved[:, 0, 0].tolist() == [0.0, 1.0, 0.0, 0.0]
 
 
 def test_without_inputs():

@@ -61,6 +61,7 @@ class ADEnKF(StateSpaceMethod):
     name: str = field(default="AD-EnKF", kw_only=True)
 
     _COUNTS = StateSpaceMethod._COUNTS | {"num_members": 3, "width": 1}
+    fills_up = True
     objective = staticmethod(log_likelihood)
 
     def transition(self, rough: RoughStates, seed: int) -> ResidualTransition:

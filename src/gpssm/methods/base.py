@@ -26,7 +26,7 @@ from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, Transition
 from gpssm.numerics.parameters import match, parameters
 from gpssm.plumbing import guards
-from gpssm.plumbing.compilation import CompileClock
+from gpssm.plumbing.compilation import CompileClock, bucket
 from gpssm.plumbing.interruption import Interruption
 from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.validation import positive_int, training_data
@@ -39,7 +39,7 @@ from gpssm.training.optimiser import Objective, Schedule, train
 from gpssm.training.problem import Initialisation, MeanLike, Problem, RoughStates, Specification
 from gpssm.training.progress import Monitor, Watch, watcher
 from gpssm.training.restarts import Restarts
-from gpssm.training.windows import cut
+from gpssm.training.windows import cut, filled_up
 
 _MAX_NORM = 0.995
 
@@ -63,6 +63,9 @@ class StateSpaceMethod(Specification, ABC):
 
     objective: ClassVar[Objective]
     """`objective(learner, carry, data, key, settings) -> (value to maximise, (carry, terms))`, a static method."""
+
+    fills_up: ClassVar[bool] = False
+    """Whether the objective does not mind windows in which nothing happens: another length is not compiled then."""
 
     always_held: ClassVar[frozenset[str]] = frozenset()
     """Names of the model's parameters that this method never trains."""
@@ -94,6 +97,10 @@ class StateSpaceMethod(Specification, ABC):
     def default_window(self, initial: Initialisation) -> int:
         """Short windows where the state is seen: gradients through many steps of a chaotic system explode."""
         return 50 if initial.hidden else 20
+
+    def run_in(self, initial: Initialisation) -> int:
+        """Samples that a window starts early, and that are not scored, where an iteration sees some windows only."""
+        return 0
 
     # What all of them do -------------------------------------------------------------------------
 
@@ -157,7 +164,7 @@ class StateSpaceMethod(Specification, ABC):
         if stage.first is None:
             dx, _, dc = problem.dims
             inducing = getattr(method, "num_inducing", 0)
-            guards.report(guards.too_few(problem.windows.num_observed, dx, dx + dc, inducing))
+            guards.report(guards.too_few(problem.num_observed, dx, dx + dc, inducing))
         monitor = Monitor(stage.interruption, watch, again=stage.again)
         posterior = Restarts(method, problem, monitor, seed, linear).best(restarts).learned_from(*data, seed=seed)
         posterior.history.messages[:0] = [why] if why else []
@@ -169,12 +176,18 @@ class StateSpaceMethod(Specification, ABC):
         if not isinstance(initial, Initialisation):
             initial = initialise(self, outputs, inputs, initial)
         held = initial.fixed | self.always_held | match((p.name for p in parameters(initial.model)), self.fixed)
-        window = self.default_window(initial) if self.window is None else self.window
-        longest, scaling = max(map(len, outputs)), initial.scaling
-        windows = cut(*scaling.standardise(outputs, inputs), min(window or longest, longest))
+        scaling = initial.scaling
+        windows = cut(*scaling.standardise(outputs, inputs), self.window_length(initial), self.run_in(initial))
+        windows = filled_up(windows) if self.fills_up else windows
         windows = windows._replace(log_volume=np.asarray(sum(map(scaling.log_volume, outputs))))
         own = {"outputs": outputs, "inputs": inputs, "windows": windows, "held": held}
         return Problem(**vars(initial) | own | {"settings": self.settings(initial)})
+
+    def window_length(self, initial: Initialisation) -> int:
+        """Steps per window: as chosen, but not more than the longest recording has, of few lengths."""
+        window = self.default_window(initial) if self.window is None else self.window
+        longest = bucket(max(map(len, initial.states)))
+        return min(window or longest, longest)
 
     def learn(self, problem: Problem, schedule: Schedule, key: Array, monitor: Monitor, label: str) -> Posterior:
         key, key_learner = jax.random.split(key)
@@ -197,7 +210,7 @@ class StateSpaceMethod(Specification, ABC):
             later = monitor.later + sum(following.max_steps for _, following in phases[number + 1 :])
             learner, carry, course = train(
                 objective, learner, carry, _cast(data, self.dtype),
-                settings=problem.settings, rates=rates, num_observed=problem.windows.num_observed,
+                settings=problem.settings, rates=rates, num_observed=problem.num_observed,
                 schedule=limits, key=key_phase, monitor=monitor._replace(later=later), label=label,
             )  # fmt: skip
             history = history.followed_by(course)

@@ -32,12 +32,13 @@ from gpssm.methods.base import Learner, StateSpaceMethod
 from gpssm.models.gpssm import InitialState
 from gpssm.models.neural import GatedTransition
 from gpssm.models.noise import DiagonalNoise, Noise
+from gpssm.numerics.draws import draw
 from gpssm.numerics.networks import GRU, Dense, readable, readable_width
 from gpssm.plumbing.validation import variances
 from gpssm.training import subspace
 from gpssm.training.optimiser import Schedule
 from gpssm.training.problem import Initialisation, Problem, RoughStates
-from gpssm.training.windows import Windows, by_time, expected_log_density, unroll
+from gpssm.training.windows import Windows, by_time, expected_log_density, u_shape, unroll
 
 _NEGLIGIBLE = 1e-6  # standardised variance beside S(x), which is all the noise there is
 _SPREAD = 0.3  # of q before training, standardised
@@ -105,12 +106,12 @@ def elbo(
     the weight on its divergences that this count has come to.
     """
     model, inference = learner.model, learner.states
-    key_batch, key_x0, key_x, key_u = jax.random.split(key, 4)
+    key_batch, key_x0, key_x = jax.random.split(key, 3)
     batch, share = _batch(windows, key_batch, settings.batch)
     read = inference.read(batch)
     q_x0 = inference.initial(read, model.initial_state)
     starts = q_x0.draw(key_x0, settings.num_samples)
-    noise = jax.random.normal(key_x, (batch.outputs.shape[1], *starts.shape), starts.dtype)
+    noise, eps = draw(key_x, [(batch.outputs.shape[1], *starts.shape), u_shape(model, batch)], dtype=starts.dtype)
 
     def one(
         members: Array, f: tuple[Array, Noise], y: Array, active: Array, h: Array, eps: Array
@@ -122,7 +123,7 @@ def elbo(
         return jnp.where(active > 0, moved, members), jnp.where(active > 0, scores, 0.0)
 
     columns = (*map(by_time, (batch.outputs, batch.active, read)), noise)
-    _, scores = unroll(model, starts, batch, key_u, columns, one)
+    _, scores = unroll(model, starts, batch, eps, columns, one)
     fit, kl_x = jnp.sum(scores, axis=(0, 1)) / share
     likelihood, kl_x0 = fit - windows.log_volume, q_x0.kl() / share
     weight = jnp.minimum(1.0, _FIRST_WEIGHT + (1.0 - _FIRST_WEIGHT) * carry / settings.annealing)

@@ -5,10 +5,11 @@
 (Proposition 1, with R in the likelihood.) What is added to the paper's algorithm, each for a
 measured reason; `EnVI.paper` switches it off:
 
-- windows of a long recording are filtered side by side, each with its own sample of u: the
+- windows of a recording are filtered side by side, each with its own sample of u: the
   expectation of a sum is the sum of expectations, so that the variance of the gradient falls with
   the number of windows. What a window starts from, its left neighbour's last ensemble, is one
-  iteration old and not differentiated;
+  iteration old and not differentiated; of more than some thousand samples an iteration sees a batch
+  of windows, whose likelihood stands for that of all;
 - the process noise enters the predicted moments in closed form, and members are given the posterior
   moments of the predicted mixture (`filters.ensemble`);
 - a learned linear mean function, started from least squares;
@@ -39,10 +40,28 @@ from gpssm.methods.base import GPMethod, default_update
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.noise import DiagonalNoise, FullNoise, Noise
+from gpssm.numerics.draws import draw
 from gpssm.training import initialisation
 from gpssm.training.optimiser import Schedule
 from gpssm.training.problem import Initialisation, Problem, one_of
-from gpssm.training.windows import Windows, by_time, continued, noise_by_time, unroll, window_starts
+from gpssm.training.windows import (
+    Windows,
+    batch,
+    by_time,
+    continued,
+    handed_on,
+    noise_shapes,
+    u_shape,
+    unroll,
+    window_starts,
+)
+
+
+class Batching(NamedTuple):
+    """How many windows an iteration sees, 0 if all of them; and how many samples each of them starts early."""
+
+    size: int = 0
+    run_in: int = 0
 
 
 class EnVISettings(NamedTuple):
@@ -53,6 +72,7 @@ class EnVISettings(NamedTuple):
     options: ensemble.Options
     taper: tuple[tuple[float, ...], ...] | None
     gap_length: int  # 0 if the update is never skipped
+    batching: Batching = Batching()
 
 
 class Phase(NamedTuple):
@@ -81,51 +101,58 @@ def elbo(
     `carry` holds the ensembles that the windows start from; the new ones come back, with the
     terms of the bound. Cost O(T N dx M^2) for every sample.
     """
-    windows = data.windows
-    keys = jax.random.split(key, settings.num_samples)
-    likelihoods, ends = jax.vmap(lambda k: _window_likelihoods(model, carry, data, k, settings))(keys)
-    likelihood = jnp.sum(likelihoods) / settings.num_samples
+    keys = jax.random.split(key, settings.num_samples) if settings.num_samples > 1 else key[None]
+    likelihoods, carries = jax.vmap(lambda k: _window_likelihood(model, carry, data, k, settings))(keys)
+    likelihood = jnp.sum(likelihoods) / settings.num_samples - data.windows.log_volume
     kl_u, kl_x0 = model.transition.kl(), model.initial_state.kl()
-    likelihood = likelihood - windows.log_volume
     value = likelihood - data.phase.kl_weight * kl_u - kl_x0
-    terms = {"likelihood": likelihood, "KL(u)": kl_u, "KL(x0)": kl_x0}
-    return value, (continued(windows, carry, ends[0]), terms)
+    return value, (carries[0], {"likelihood": likelihood, "KL(u)": kl_u, "KL(x0)": kl_x0})
 
 
-def _window_likelihoods(
+def _window_likelihood(
     model: GPSSM, carry: Float[Array, "b n dx"], data: Data, key: Array, settings: EnVISettings
-) -> tuple[Float[Array, "w b"], Float[Array, "b n dx"]]:
-    windows = data.windows
-    key_u, key_x0, key_noise, key_gap = jax.random.split(key, 4)
-    starts = window_starts(model, windows, carry, key_x0)
+) -> tuple[Float[Array, ""], Float[Array, "b n dx"]]:
+    """An unbiased estimate of the log-likelihood of all windows, and what they start from next time."""
+    size, run_in = settings.batching
+    everything, num_members, gap = data.windows, carry.shape[1], settings.gap_length
+    some = everything if not size else everything._replace(outputs=np.zeros((size, *everything.outputs.shape[1:])))
+    num_windows, length = some.outputs.shape[:2]
+    normal = [
+        u_shape(model, some),
+        (len(model.initial_state.mean), num_members, model.state_dim),
+        *noise_shapes(model, some, num_members, settings.options),
+    ]
+    uniform = [(size,), (num_windows, length // gap + 2 if gap else 0), (num_windows, 1)]
+    *draws, places, blocks, shift = draw(key, normal, uniform, dtype=carry.dtype)
+    eps_u, eps_x0, process, *perturbations = draws
+    windows, chosen, share = batch(everything, places if size else None)
+    starts = window_starts(windows, carry if chosen is None else carry[chosen], model.initial_state.members(eps_x0))
     observing = ensemble.Observing.of(model, settings.taper)
 
     def one(
         members: Array, f: tuple[Array, Noise], y: Array, active: Array, skip: Array, noise: Array, pert: Array | None
     ) -> tuple[Array, Array]:
         predicted, filtered = ensemble.assimilate(*f, y, noise, pert, observing, settings.options)
-        moved = jnp.where(skip, predicted.members, filtered.members) if settings.gap_length else filtered.members
+        moved = jnp.where(skip, predicted.members, filtered.members) if gap else filtered.members
         return jnp.where(active > 0, moved, members), filtered.log_likelihood
 
-    skips = _gaps(key_gap, data, settings.gap_length)
-    columns = (
-        *map(by_time, (windows.outputs, windows.active, skips)),
-        *noise_by_time(key_noise, model, starts, windows, settings.options),
-    )
-    ends, likelihoods = unroll(model, starts, windows, key_u, columns, one)
-    return likelihoods, ends
+    skips = _gaps(blocks, shift, data.phase.gap_fraction, gap, length, run_in)
+    perturbed = perturbations[0] if perturbations else None
+    columns = (*map(by_time, (windows.outputs, windows.active, skips)), process, perturbed)
+    ends, likelihoods = unroll(model, starts, windows, eps_u, columns, one, length - run_in if run_in else None)
+    carry = continued(windows, carry, ends) if chosen is None else handed_on(everything, chosen, carry, ends)
+    return jnp.sum(likelihoods[run_in:]) / share, carry
 
 
-def _gaps(key: Array, data: Data, gap_length: int) -> Array:
+def _gaps(
+    blocks: Float[Array, "b k"], shift: Float[Array, "b 1"], share: Array | float, gap: int, length: int, run_in: int
+) -> Array:
     """Samples (b, w) at which the update is skipped, in blocks that lie elsewhere in every iteration."""
-    num_windows, length = data.windows.outputs.shape[:2]
-    if not gap_length:
-        return jnp.zeros((num_windows, length), bool)
-    key_blocks, key_shift = jax.random.split(key)
-    blocks = jax.random.uniform(key_blocks, (num_windows, length // gap_length + 2)) < data.phase.gap_fraction
-    shift = jax.random.randint(key_shift, (num_windows, 1), 0, gap_length)
-    index = (jnp.arange(length)[None] + shift) // gap_length
-    return jnp.take_along_axis(blocks, index, axis=1)
+    if not gap:
+        return jnp.zeros((len(blocks), length), bool)
+    time = jnp.arange(length)[None]
+    index = (time + (shift * gap).astype(int)) // gap
+    return jnp.take_along_axis(blocks < share, index, axis=1) & (time >= run_in)
 
 
 # Hidden states start from nothing: long stretches without updates make the model find what it needs to
@@ -135,6 +162,9 @@ _HIDDEN_GAP = 25
 # A skeleton runs freely over the whole recording; longer stretches without updates keep it able to.
 _INFORMED_PHASE = Phase(0.5)
 _INFORMED_GAP, _INFORMED_WINDOW = 50, 100
+# Samples of an iteration, of which a recording may have twice as many before it sees only some of them; and how much of
+# its length a window starts early then.
+_BATCH, _RUN_IN = 2000, 0.25
 # A square-root update needs few members more than states, and time goes with their number.
 _HIDDEN_MEMBERS = 16
 
@@ -190,6 +220,7 @@ class EnVI(GPMethod):
         if self.gap_fraction is not None and not 0 <= self.gap_fraction < 1:
             raise InvalidInput(f"gap_fraction: expected a share in [0, 1), got {self.gap_fraction!r}.")
 
+    fills_up = True
     objective = staticmethod(elbo)
 
     @classmethod
@@ -228,15 +259,27 @@ class EnVI(GPMethod):
         options = ensemble.Options(self.moments, update, self.inflation)
         gaps = any(float(phase.gap_fraction) > 0 for phase in self._gap_phases(initial))
         gap_length = self.gap_length or (_INFORMED_GAP if initial.informed else _HIDDEN_GAP)
-        return EnVISettings(num_members, self.num_samples, options, taper, gap_length if gaps else 0)
+        batching = self._batching(initial)
+        return EnVISettings(num_members, self.num_samples, options, taper, gap_length if gaps else 0, batching)
+
+    def run_in(self, initial: Initialisation) -> int:
+        return self._batching(initial).run_in
+
+    def _batching(self, initial: Initialisation) -> Batching:
+        """In a recording that is longer than two batches, batches."""
+        window, samples = self.window_length(initial), sum(map(len, initial.states))
+        if samples <= 2 * _BATCH or window > _BATCH // 2:
+            return Batching()
+        run_in = round(_RUN_IN * window)
+        return Batching(_BATCH // (window + run_in), run_in)
 
     def default_window(self, initial: Initialisation) -> int:
         return _INFORMED_WINDOW if initial.informed else super().default_window(initial)
 
     def filter_settings(self, problem: Problem) -> FilterSettings:
         """The filter of the objective, with more members."""
-        members, _, options, taper, _ = problem.settings
-        return FilterSettings(4 * members, options, taper)
+        settings: EnVISettings = problem.settings
+        return FilterSettings(4 * settings.num_members, settings.options, settings.taper)
 
     def initial_process_noise(self, variance: np.ndarray) -> Noise:
         return FullNoise(np.diag(np.sqrt(variance))) if self.full_process_noise else DiagonalNoise(variance)

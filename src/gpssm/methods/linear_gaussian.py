@@ -29,11 +29,12 @@ from gpssm.filters import kalman
 from gpssm.filters.kalman import Gaussian, System
 from gpssm.methods.linear import LinearMethod, NDArray, observed_scaling
 from gpssm.numerics.linalg import cholesky, solve_lower, solve_lower_transposed
+from gpssm.plumbing.compilation import bucket, jit
 from gpssm.plumbing.validation import positive_int
 from gpssm.posteriors.history import History, Progress
 from gpssm.posteriors.linear import NOISE_FLOOR, LinearPosterior
 from gpssm.training import subspace
-from gpssm.training.candidates import Recordings, stack
+from gpssm.training.candidates import Recordings, pieces, stack
 from gpssm.training.linear_search import AUTO, enough_states, linear_models, stable
 from gpssm.training.progress import Watch, record, watcher
 
@@ -103,7 +104,7 @@ class LinearGaussian(LinearMethod):
         self._check_size(outputs, inputs)
         dx = self.state_dim
         scaling = observed_scaling(outputs, inputs, dx)
-        ys, cs = scaling.standardise(outputs, inputs)
+        ys, cs = pieces(*scaling.standardise(outputs, inputs))
         log_volume = sum(map(scaling.log_volume, outputs))
         with watcher(progress, self.name) as watch:
             tried = [_maximise(first, ys, cs, log_volume, _FIRST_STEPS, None) for first in _initial(ys, cs, dx)]
@@ -162,7 +163,7 @@ def _maximise(
     first: _Parameters, ys: list[NDArray], cs: list[NDArray], log_volume: float, max_steps: int, watch: Watch | None
 ) -> tuple[_Parameters, History]:
     """The most probable parameters that L-BFGS evaluated on standardised recordings, and its course."""
-    longest = max(map(len, ys))
+    longest = bucket(max(map(len, ys)))
     outputs, inputs = jnp.asarray(stack(ys, longest, np.nan)), jnp.asarray(stack(cs, longest, 0.0))
     size = sum(int(np.sum(~np.isnan(y))) for y in ys)
     started, history = time.perf_counter(), History()
@@ -197,7 +198,7 @@ def _maximise(
     return unflatten(jnp.asarray(best)), history
 
 
-@jax.jit
+@jit
 @jax.value_and_grad
 def _loss(
     flat: Float[Array, " n"], like: _Parameters, outputs: Float[Array, "b t dy"], inputs: Float[Array, "b t dc"]

@@ -29,9 +29,10 @@ from gpssm.filters import ensemble
 from gpssm.methods.base import GPMethod, Learner
 from gpssm.models.gpssm import GPSSM, InitialState
 from gpssm.models.noise import Noise
+from gpssm.numerics.draws import draw
 from gpssm.numerics.networks import GRU, Dense, readable, readable_width
 from gpssm.training.problem import Initialisation, Problem
-from gpssm.training.windows import Windows, by_time, expected_log_density, noise_by_time, unroll
+from gpssm.training.windows import Windows, by_time, expected_log_density, noise_shapes, u_shape, unroll
 
 SAMPLED = ensemble.Options(update="sqrt")  # no observation is perturbed here
 _LENGTH, _WIDTH = 16, 16  # samples that the recognition network reads, and its units
@@ -67,11 +68,11 @@ def elbo(
 ) -> tuple[Float[Array, ""], tuple[Array, dict[str, Array]]]:
     """The bound, from `num_samples` trajectories in every window."""
     model = learner.model
-    key_u, key_x0, key_noise = jax.random.split(key, 3)
+    key_x0, key_path = jax.random.split(key)
     q_x0 = learner.states(windows, model.initial_state)
     starts = q_x0.draw(key_x0, num_samples)
     scores = trajectory_scores(
-        model, starts, windows, key_u, key_noise, lambda model, f, moved, y: expected_log_density(model, moved, y)
+        model, starts, windows, key_path, lambda model, f, moved, y: expected_log_density(model, moved, y)
     )
     likelihood = jnp.sum(scores) - windows.log_volume
     kl_u, kl_x0 = model.transition.kl(), q_x0.kl()
@@ -79,17 +80,18 @@ def elbo(
 
 
 def trajectory_scores(
-    model: GPSSM, starts: Float[Array, "b n dx"], windows: Windows, key_u: Array, key_noise: Array, score: Score
+    model: GPSSM, starts: Float[Array, "b n dx"], windows: Windows, key: Array, score: Score
 ) -> Float[Array, "w b"]:
     """What `score` says of every sample, along trajectories that no observation corrects."""
-    noise, _ = noise_by_time(key_noise, model, starts, windows, SAMPLED)
+    shapes = [u_shape(model, windows), *noise_shapes(model, windows, starts.shape[1], SAMPLED)]
+    eps, noise = draw(key, shapes, dtype=starts.dtype)
 
     def one(members: Array, f: tuple[Array, Noise], y: Array, active: Array, noise: Array) -> tuple[Array, Array]:
         moved = ensemble.move(*f, model.process_noise, noise)
         return jnp.where(active > 0, moved, members), score(model, f, moved, y)
 
     columns = (by_time(windows.outputs), by_time(windows.active), noise)
-    return unroll(model, starts, windows, key_u, columns, one)[1]
+    return unroll(model, starts, windows, eps, columns, one)[1]
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from gpssm.methods.prssm import SAMPLED
 from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.noise import Noise
+from gpssm.numerics.draws import draw
 from gpssm.numerics.linalg import solve_lower
 from gpssm.numerics.networks import BidirectionalGRU, Dense, readable, readable_width
 from gpssm.numerics.parameters import Leaf, as_array, parameter
@@ -40,7 +41,8 @@ from gpssm.training.windows import (
     by_time,
     continued,
     expected_log_density,
-    noise_by_time,
+    noise_shapes,
+    u_shape,
     unroll,
     window_starts,
 )
@@ -84,9 +86,10 @@ def elbo(
 ) -> tuple[Float[Array, ""], tuple[Float[Array, "b n dx"], dict[str, Array]]]:
     """The bound, from as many trajectories as `carry` has members in every window."""
     model = learner.model
-    key_u, key_x0, key_noise = jax.random.split(key, 3)
-    starts = window_starts(model, windows, carry, key_x0)
-    noise, _ = noise_by_time(key_noise, model, starts, windows, SAMPLED, kinds=2)
+    first = len(model.initial_state.mean), *carry.shape[1:]
+    shapes = [u_shape(model, windows), first, *noise_shapes(model, windows, carry.shape[1], SAMPLED, kinds=2)]
+    eps_u, eps_x0, noise = draw(key, shapes, dtype=carry.dtype)
+    starts = window_starts(windows, carry, model.initial_state.members(eps_x0))
     chol_q = jnp.linalg.cholesky(model.process_noise.covariance)
 
     def one(
@@ -102,7 +105,7 @@ def elbo(
         return jnp.where(active > 0, moved, members), jnp.stack([value, jnp.where(active > 0, divergence, 0.0)])
 
     columns = (*map(by_time, (windows.outputs, windows.active)), noise, *map(by_time, learner.states(windows)))
-    ends, scores = unroll(model, starts, windows, key_u, columns, one)
+    ends, scores = unroll(model, starts, windows, eps_u, columns, one)
     value, divergence = jnp.sum(scores, axis=(0, 1))
     kl_u, kl_x0 = model.transition.kl(), model.initial_state.kl()
     value = value - windows.log_volume

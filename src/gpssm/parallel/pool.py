@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from gpssm.errors import InvalidInput
 from gpssm.parallel import runtime
+from gpssm.plumbing import threads
 
 # Programs that JAX has compiled are never given back; after so many jobs a new process begins without them.
 JOBS_PER_PROCESS = 40
@@ -35,7 +36,7 @@ class Event(NamedTuple):
 def cores() -> list[int | None]:
     """Cores that this process may use; None for each where processes cannot be pinned."""
     if hasattr(os, "sched_getaffinity"):
-        return list(runtime.cores or sorted(os.sched_getaffinity(0)))
+        return list(threads.cores or sorted(os.sched_getaffinity(0)))
     return [None] * (os.cpu_count() or 1)
 
 

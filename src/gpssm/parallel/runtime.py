@@ -4,15 +4,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from gpssm.plumbing import threads
 from gpssm.plumbing.cache import QUIET, of_environment
-
-cores: tuple[int, ...] = ()
-"""What this process could use before it was pinned, for processes that it starts."""
 
 
 def prepare() -> None:
     """Pin this process to one core and keep compiled programs between runs."""
-    _pin()
+    threads.pin()
     os.environ.setdefault(*QUIET)
     of_environment(default="1")
 
@@ -27,12 +25,3 @@ def quiet() -> Iterator[None]:
     finally:
         if before is None:
             del os.environ[QUIET[0]]
-
-
-def _pin() -> None:
-    """XLA's thread pool on shared cores can be a hundred times slower than one core alone."""
-    if hasattr(os, "sched_setaffinity"):
-        global cores
-        available = sorted(os.sched_getaffinity(0))
-        cores = cores or tuple(available)
-        os.sched_setaffinity(0, {available[os.getpid() % len(available)]})

@@ -1,7 +1,7 @@
-"""Double precision where it is needed, without touching the rest of the process.
+"""Double precision on one core where it is needed, without touching the rest of the process.
 
 JAX computes in single precision unless a process-wide flag is set. Importing `gpssm` sets no
-flag: every public entry point runs inside a scope of its own.
+flag: every public entry point runs inside a scope of its own, on one core (`gpssm.plumbing.threads`).
 
 Every one of them also refuses to run in a process that was forked after JAX had started its threads:
 they are missing in the child, and the first computation there would wait for them for ever.
@@ -15,6 +15,7 @@ from typing import ParamSpec, TypeVar
 import jax
 
 from gpssm.errors import Forked
+from gpssm.plumbing.threads import one_core
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,7 +36,7 @@ def double_precision(function: Callable[P, T]) -> Callable[P, T]:
                 "start processes with multiprocessing.get_context('spawn')."
             )
         _used = True
-        with jax.enable_x64(True):
+        with one_core(), jax.enable_x64(True):
             return function(*args, **kwargs)
 
     return wrapper

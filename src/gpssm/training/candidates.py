@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpssm.models.scaling import moments
+from gpssm.plumbing.compilation import bucket
 from gpssm.training import skeleton
 from gpssm.training.skeleton import SkeletonFit, SkeletonProblem
 
@@ -24,12 +25,14 @@ _MANY = 320  # parameters, from which on half of the calls must do
 _HELD = 0.25  # share of every recording that is held back
 _LEAST_HELD = 20  # samples; with fewer nothing can be learned from holding them back
 _LEAST_LEARNED = 40
+# Samples of all recordings from which on candidates see some pieces of them only, and the samples of a piece.
+_LONG, _PIECE = 4096, 1024
 
 Kind = Literal["gp", "linear", "one step"]
 
 
 class Recordings(NamedTuple):
-    """Standardised recordings, continued to one length: missing outputs, zero inputs."""
+    """Standardised recordings, continued to one of few lengths: missing outputs, zero inputs."""
 
     outputs: NDArray  # (s, t, dy)
     inputs: NDArray  # (s, t, dc)
@@ -41,18 +44,15 @@ class Recordings(NamedTuple):
     def of(cls, outputs: list[NDArray], inputs: list[NDArray], *, hold_back: bool = True) -> "Recordings":
         """From recordings (T_i, dy) and (T_i, dc) that are standardised already."""
         lengths = tuple(map(len, outputs))
-        longest = max(lengths)
-        cuts = lengths
-        if hold_back:
-            cuts = tuple(n - held if (held := int(_HELD * n)) >= 2 else n for n in lengths)
-            if sum(lengths) - sum(cuts) < _LEAST_HELD or sum(cuts) < _LEAST_LEARNED:
-                cuts = lengths
+        longest = bucket(max(lengths))
+        cuts = held_back(lengths) if hold_back else lengths
         return cls(stack(outputs, longest, np.nan), stack(inputs, longest, 0.0), lengths, cuts)
 
     @classmethod
     def standardised(cls, outputs: list[NDArray], inputs: list[NDArray]) -> "Recordings":
-        """From recordings (T_i, dy) and (T_i, dc) in the user's units; the end of each is held back."""
+        """From recordings (T_i, dy) and (T_i, dc) in the user's units, or pieces; the end of each is held back."""
         (y_shift, y_scale), (c_shift, c_scale) = moments(outputs), moments(inputs)
+        outputs, inputs = pieces(outputs, inputs)
         return cls.of([(y - y_shift) / y_scale for y in outputs], [(c - c_shift) / c_scale for c in inputs])
 
     @property
@@ -82,6 +82,30 @@ class Recordings(NamedTuple):
         truth = np.where(np.isnan(self.learned()), self.outputs, np.nan) if self.holds_back else self.outputs
         error = states[..., : self.output_dim] - truth
         return float(np.sqrt(np.nanmean(error**2))) if not np.isnan(error).all() else np.inf
+
+
+def held_back(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """How much of recordings of these lengths is learned from while candidates are compared."""
+    cuts = tuple(n - held if (held := int(_HELD * n)) >= 2 else n for n in lengths)
+    enough = sum(lengths) - sum(cuts) >= _LEAST_HELD and sum(cuts) >= _LEAST_LEARNED
+    return cuts if enough else lengths
+
+
+def pieces(outputs: list[NDArray], inputs: list[NDArray]) -> tuple[list[NDArray], list[NDArray]]:
+    """Recordings as they are; of more than some thousand samples a few pieces, evenly spread, the first among them.
+
+    What a simulation of them takes does not grow with the recordings then.
+    """
+    if sum(map(len, outputs)) <= _LONG:
+        return outputs, inputs
+    cuts = [
+        (y[start : start + _PIECE], c[start : start + _PIECE])
+        for y, c in zip(outputs, inputs, strict=True)
+        for start in range(0, max(1, len(y) - _PIECE + 1), _PIECE)
+    ]
+    chosen = np.unique(np.linspace(0, len(cuts) - 1, _LONG // _PIECE).round().astype(int))
+    ys, cs = zip(*(cuts[i] for i in chosen), strict=True)
+    return list(ys), list(cs)
 
 
 def stack(arrays: list[NDArray], length: int, value: float) -> NDArray:
@@ -135,5 +159,6 @@ def fit_all(
 def rated(problem: SkeletonProblem, fit: SkeletonFit, data: Recordings, kind: Kind) -> Candidate:
     """A fit with its error, and half of the variance that it does not explain as observation noise."""
     residual = np.nanmean((fit.states[..., : data.output_dim] - data.learned()) ** 2, axis=(0, 1))
-    process = np.full(fit.states.shape[2], PROCESS_NOISE)
+    # A simulation that is close leaves little to the noise of its states.
+    process = np.full(fit.states.shape[2], min(PROCESS_NOISE, float(np.mean(residual))))
     return Candidate(problem, fit, data.error(fit.states), 0.5 * residual, process, kind)

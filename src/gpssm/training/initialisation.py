@@ -89,9 +89,9 @@ def ensembles(problem: Problem, num_members: int, key: jax.Array, dtype: Any) ->
     """Ensembles (b, n, dx) around rough states for the windows to start from, before any filter has run."""
     spread, dx = 0.1 if problem.informed else 0.3, problem.dims[0]
     starts = zip(problem.windows.sequence, problem.windows.position, strict=True)
-    means = np.stack([problem.states[i][position - 1] if position else np.zeros(dx) for i, position in starts])
-    eps = jax.random.normal(key, (len(means), num_members, dx), dtype)
-    return jnp.asarray(means, dtype)[:, None] + spread * eps
+    means = np.stack([problem.states[i][position - 1] if position > 0 else np.zeros(dx) for i, position in starts])
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    return jnp.asarray(means[:, None] + spread * rng.standard_normal((len(means), num_members, dx)), dtype)
 
 
 def _emission_matrix(choice: EmissionLike | None, dx: int, dy: int) -> tuple[np.ndarray | None, np.ndarray, set[str]]:

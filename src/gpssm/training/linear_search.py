@@ -19,7 +19,6 @@ _WIDTH = 10.0  # of the priors, in standard deviations of states and inputs
 # More states are worth it for an error that is smaller than this, by this factor, and not as good as zero anyway.
 _GOOD, _CLEARLY, _EXACT = 0.6, 1.2, 0.01
 _LARGEST, STABLE = 0.995, 1.0  # modulus of an eigenvalue at the start, and in the end
-_NO_GP = -12.0  # logarithm of a scale that is none
 
 
 def linear_models(data: Recordings, orders: Sequence[int]) -> list[Candidate]:
@@ -32,7 +31,7 @@ def linear_models(data: Recordings, orders: Sequence[int]) -> list[Candidate]:
         near = subspace.identify(*data.early(), order)
         linear = np.column_stack([stable(near.weight), near.bias])
         guess = _without_gp(linear, np.array([states[0] for states in near.states]))
-        width = _without_gp(np.full_like(linear, _WIDTH), np.full_like(guess.initial, _WIDTH), log_scale=0.0)
+        width = _without_gp(np.full_like(linear, _WIDTH), np.full_like(guess.initial, _WIDTH))
         problems.append(SkeletonProblem(*(_resized(part, max(orders)) for part in (guess, guess, width))))
     found = [rated(p, fit, data, "linear") for p, fit in zip(problems, fit_all(problems, data, _CALLS), strict=True)]
     return [stabilised(resized(f, order), data) for f, order in zip(found, orders, strict=True)]
@@ -69,16 +68,16 @@ def one_step_model(data: Recordings, order: int) -> Candidate:
     pairs = zip(found.states, data.inputs, strict=True)
     stacked = np.stack([_continued(linear, known, c[len(known) :]) for known, c in pairs])
     guess = _without_gp(linear, stacked[:, 0])
-    fit = SkeletonFit(guess, np.asarray(1e-2), np.asarray(np.inf), stacked, np.ones((order, 1, 1)))
+    fit = SkeletonFit(guess, np.asarray(1e-2), np.asarray(np.inf), stacked, np.zeros((order, 0, 0)))
     dy = data.output_dim
     error = data.error(stacked) if data.holds_back else float(np.sqrt(variance[:dy].mean()))
     process = np.maximum(variance, PROCESS_NOISE)
     return Candidate(SkeletonProblem(guess, guess, guess), fit, error, 0.1 * variance[:dy], process, "one step")
 
 
-def _without_gp(linear: NDArray, initial: NDArray, log_scale: float = _NO_GP) -> Skeleton:
+def _without_gp(linear: NDArray, initial: NDArray) -> Skeleton:
     dx, d = len(linear), linear.shape[1] - 1
-    return Skeleton(linear, np.zeros((dx, 1)), np.zeros((1, d)), np.zeros((dx, d)), np.full(dx, log_scale), initial)
+    return Skeleton(linear, np.zeros((dx, 0)), np.zeros((0, d)), np.zeros((dx, d)), np.zeros(dx), initial)
 
 
 def _resized_states(states: NDArray, dx: int) -> NDArray:
@@ -91,7 +90,7 @@ def _resized(of: Skeleton, dx: int) -> Skeleton:
     """A linear model of which `dx` states are the first ones, or all of them and zeros."""
     n = len(of.linear)
     linear = np.hstack([_resized_states(of.linear[:, :n], dx), of.linear[:, n:]])
-    return _without_gp(_resized_states(linear.T, dx).T, _resized_states(of.initial, dx), of.log_scale[0])
+    return _without_gp(_resized_states(linear.T, dx).T, _resized_states(of.initial, dx))
 
 
 def resized(candidate: Candidate, dx: int) -> Candidate:
@@ -102,7 +101,7 @@ def resized(candidate: Candidate, dx: int) -> Candidate:
     return candidate._replace(
         problem=SkeletonProblem(*(_resized(part, dx) for part in candidate.problem)),
         fit=fit._replace(
-            skeleton=_resized(fit.skeleton, dx), states=_resized_states(fit.states, dx), precision=np.ones((dx, 1, 1))
+            skeleton=_resized(fit.skeleton, dx), states=_resized_states(fit.states, dx), precision=np.zeros((dx, 0, 0))
         ),
         process=np.pad(candidate.process[:dx], (0, more), constant_values=PROCESS_NOISE),
     )

@@ -22,8 +22,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.flatten_util import ravel_pytree
 
-from gpssm.numerics.parameters import free_values, with_free_values
+from gpssm.numerics.parameters import free_values, parameters, with_free_values
+from gpssm.plumbing.compilation import jit
 from gpssm.plumbing.messages import warn
 from gpssm.posteriors.history import History, Progress
 from gpssm.training.progress import Monitor, record
@@ -63,62 +65,69 @@ class Schedule(NamedTuple):
 
 
 class _State(NamedTuple):
-    free: dict[str, jax.Array]
+    free: jax.Array  # all parameters in one vector: what is done to each of them is compiled once
     adam: Any
-    safe: tuple[dict[str, jax.Array], Any]  # the last parameters at which the objective was finite, with their Adam
+    safe: tuple[jax.Array, Any]  # the last parameters at which the objective was finite, with their Adam
     norm: jax.Array
     damping: jax.Array  # halved by every step that was undone
     carry: Any
-    key: jax.Array
 
 
-@partial(jax.jit, static_argnames=("objective", "settings"))
+@partial(jit, static_argnames=("objective", "settings", "names"))
 def _run_chunk(
     state: _State,
     model: Any,
     data: Any,
-    multiples: Any,
+    multiples: jax.Array,
     rates: jax.Array,
     size: jax.Array,
+    key: jax.Array,
     *,
     objective: Objective,
     settings: Any,
+    names: tuple[str, ...],
 ) -> tuple[_State, jax.Array, dict[str, jax.Array], jax.Array]:
     """`len(rates)` optimiser steps; returns the state, the objective and its terms, and what was undone."""
 
-    def loss(free: dict[str, jax.Array], carry: Any, key: jax.Array) -> tuple[jax.Array, Any]:
-        value, aux = objective(with_free_values(model, free), carry, data, key, settings)
+    def loss(free: jax.Array, carry: Any, key: jax.Array) -> tuple[jax.Array, Any]:
+        value, aux = objective(_assembled(model, free, names), carry, data, key, settings)
         return -value / size, aux
 
-    def one(state: _State, rate: jax.Array) -> tuple[_State, Any]:
-        key, subkey = jax.random.split(state.key)
-        (value, (carry, terms)), grad = jax.value_and_grad(loss, has_aux=True)(state.free, state.carry, subkey)
-        norm = optax.tree.norm(grad)
+    def one(state: _State, now: tuple[jax.Array, jax.Array]) -> tuple[_State, Any]:
+        rate, key = now
+        (value, (carry, terms)), grad = jax.value_and_grad(loss, has_aux=True)(state.free, state.carry, key)
+        norm = jnp.linalg.norm(grad)
         good = jnp.isfinite(norm) & jnp.isfinite(value)
         limit = _CLIP * state.norm
-        grad = jax.tree.map(lambda g: jnp.where(good, g * jnp.minimum(1.0, limit / norm), 0.0), grad)
+        grad = jnp.where(good, grad * jnp.minimum(1.0, limit / norm), 0.0)
         direction, adam = _ADAM.update(grad, state.adam)
-        moved = {n: state.free[n] - rate * state.damping * multiples[n] * direction[n] for n in state.free}
+        moved = state.free - rate * state.damping * multiples * direction
         norm_kept = 0.95 * state.norm + 0.05 * jnp.minimum(norm, limit)
         recovered = jnp.minimum(1.0, 1.05 * state.damping)
-        new = _State(moved, adam, (state.free, state.adam), norm_kept, recovered, carry, key)
+        new = _State(moved, adam, (state.free, state.adam), norm_kept, recovered, carry)
         # The move that led here was made one step earlier: go back to before it.
-        undone = state._replace(free=state.safe[0], adam=state.safe[1], damping=0.5 * state.damping, key=key)
-        state = jax.tree.map(lambda a, b: _select(good, a, b), new, undone)
+        undone = state._replace(free=state.safe[0], adam=state.safe[1], damping=0.5 * state.damping)
+        state = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, undone)
         return state, (jnp.where(good, -value * size, jnp.nan), terms, ~good)
 
-    state, (values, terms, undone) = jax.lax.scan(one, state, rates)
+    keys = jax.random.split(key, len(rates))
+    state, (values, terms, undone) = jax.lax.scan(one, state, (rates, keys))
     return state, values, terms, jnp.sum(undone)
 
 
-def _select(condition: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
-    if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
-        return a  # both branches hold the same key
-    return jnp.where(condition, a, b)
+def _flat(model: Any, names: tuple[str, ...]) -> jax.Array:
+    """The unconstrained images of the named parameters, in one vector."""
+    return ravel_pytree(free_values(model, names))[0]
 
 
-_assemble = jax.jit(with_free_values)
-_prepare = jax.jit(free_values, static_argnames="names")
+def _assembled(model: Any, free: jax.Array, names: tuple[str, ...]) -> Any:
+    """A copy of the model with the named parameters set from that vector."""
+    unravel = ravel_pytree(jax.eval_shape(partial(free_values, names=names), model))[1]
+    return with_free_values(model, unravel(free))
+
+
+_assemble = jit(_assembled, static_argnames=("names",))
+_prepare = jit(_flat, static_argnames=("names",))
 
 
 class Diverged(RuntimeError):
@@ -147,17 +156,21 @@ def train(
     """
     started = time.perf_counter()
     dtype = jax.tree.leaves(carry)[0].dtype
-    free = _prepare(model, names=tuple(rates))
+    names = tuple(rates)
+    free = _prepare(model, names=names)
     adam = _ADAM.init(free)
-    state = _State(free, adam, (free, adam), jnp.ones((), dtype), jnp.ones((), dtype), carry, key)
+    one: Any = np.ones((), dtype)
+    state = _State(free, adam, (free, adam), one, one, carry)
+    sizes = {p.name: np.size(p.value) for p in parameters(model) if p.name in rates}
     run = partial(
         _run_chunk,
         model=model,
         data=data,
-        multiples={name: jnp.asarray(multiple, dtype) for name, multiple in rates.items()},
-        size=jnp.asarray(float(num_observed), dtype),
+        multiples=np.concatenate([np.full(sizes[name], rates[name], dtype) for name in sorted(names)]),
+        size=np.asarray(num_observed, dtype),
         objective=objective,
         settings=settings,
+        names=names,
     )
     history = History()
     best, best_elbo, best_for_patience, stale = state, -np.inf, -np.inf, 0
@@ -168,9 +181,9 @@ def train(
     longest = schedule.max_steps - decay_steps
     while decay_from is None or step < decay_from + decay_steps:
         steps = _rates(np.arange(step, step + chunk), rate, decay_from, decay_steps)
-        state, values, terms, undone = run(state, rates=jnp.asarray(steps, dtype))
+        state, found, terms, undone = run(state, rates=np.asarray(steps, dtype), key=jax.random.fold_in(key, step))
         step += chunk
-        values = np.asarray(values)
+        values = np.asarray(found)
         messages: list[str] = []
         if int(undone):
             messages.append(f"step {step}: {int(undone)} step(s) that were not finite were undone, with a smaller rate")
@@ -183,7 +196,7 @@ def train(
                 f"step {step}: objective fell from {best_elbo:.4g} to {elbo:.4g}; back to the best at half the rate"
             )
             adam = _ADAM.init(best.free)
-            state = best._replace(adam=adam, safe=(best.free, adam), key=state.key)
+            state = best._replace(adam=adam, safe=(best.free, adam))
         elif elbo > best_elbo:
             # Only parameters at which the objective was evaluated: the newest have not been yet.
             best, best_elbo = state._replace(free=state.safe[0], adam=state.safe[1]), elbo
@@ -195,7 +208,7 @@ def train(
         latest = {name: _finite_mean(np.asarray(series)) for name, series in terms.items()}
         phase = label + ("learning" if decay_from is None else "settling")
         end = schedule.max_steps if decay_from is None else decay_from + decay_steps
-        seconds, now = time.perf_counter() - started, partial(_assemble, model, state.safe[0])
+        seconds, now = time.perf_counter() - started, partial(_assemble, model, state.safe[0], names=names)
         # The first chunk was compiled as well.
         first = (step, seconds) if first is None else first
         pace = (seconds - first[1]) / (step - first[0]) if step > first[0] else None
@@ -214,7 +227,7 @@ def train(
             warn(history.messages[-1], TrainingWarning)
             break
     history.best = best_elbo
-    return _assemble(model, best.free), best.carry, history
+    return _assemble(model, best.free, names=names), best.carry, history
 
 
 def _finite_mean(values: np.ndarray) -> float:

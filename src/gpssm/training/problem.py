@@ -82,6 +82,11 @@ class Problem(Initialisation):
     settings: Any
     """What the objective is compiled for. Hashable."""
 
+    @property
+    def num_observed(self) -> int:
+        """How many numbers of the outputs are not missing."""
+        return sum(int(np.sum(~np.isnan(y))) for y in self.outputs)
+
 
 @dataclass(frozen=True)
 class Specification(ABC):

@@ -19,7 +19,7 @@ from gpssm.plumbing.validation import Recording
 from gpssm.posteriors.calibration import independent
 from gpssm.posteriors.posterior import Posterior
 from gpssm.training import skeleton_search
-from gpssm.training.candidates import Candidate, Recordings
+from gpssm.training.candidates import Candidate, Recordings, held_back
 from gpssm.training.linear_search import best_linear_models
 from gpssm.training.optimiser import Diverged
 from gpssm.training.problem import Problem, Specification
@@ -31,6 +31,8 @@ _NOT_FOLLOWING = 0.1
 _TRIAL_SHARE, _FINAL_SHARE, _INFORMED_RATE = 0.125, 0.25, 2 / 3
 # Numbers of all states, and limits of the share of the steps that this makes affordable.
 _EFFORT, _EFFORTS = 2000, (0.3, 1.5)
+_LONG, _LONG_EFFORT = 4096, 1.5
+_SCORED = 8000  # samples of the end of a recording at most, and of those before it that its state is found from
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,10 @@ class Restarts:
         if min(np.mean(c.obs) for c in skeletons) > _NOT_FOLLOWING:
             return None
         candidates = skeleton_search.worth_a_trial(skeletons, linear)[:restarts]
-        dx = self.method.state_dim
-        effort = float(np.clip(_EFFORT / (len(ys) * max(map(len, ys)) * dx * max(1.0, dx / 4)), *_EFFORTS))
+        dx, lengths = self.method.state_dim, tuple(map(len, ys))
+        effort = float(np.clip(_EFFORT / (len(ys) * max(lengths) * dx * max(1.0, dx / 4)), *_EFFORTS))
+        if sum(lengths) > _LONG:  # a step costs no more, and there is more to learn
+            effort = _LONG_EFFORT
         trial_share, final_share = _TRIAL_SHARE * effort, _FINAL_SHARE * effort**0.5
 
         def steps_of(share: float) -> int:
@@ -104,16 +108,17 @@ class Restarts:
                 return posterior
             return replace(posterior, model=skeleton_search.stable_mean(posterior.model))
 
-        if not data.holds_back:
+        cuts = held_back(lengths)
+        if cuts == lengths:
             return learn(candidates[0], final_share, ys, 0, "")
-        kept = [np.where(np.arange(len(y))[:, None] < n, y, np.nan) for y, n in zip(ys, data.cuts, strict=True)]
+        kept = [np.where(np.arange(len(y))[:, None] < n, y, np.nan) for y, n in zip(ys, cuts, strict=True)]
         trials: list[tuple[Candidate, Posterior, Validation]] = []
         for number, candidate in enumerate(candidates):
             try:
                 posterior = learn(candidate, trial_share, kept, number, _label(number, len(candidates)))
             except Diverged:
                 continue  # a skeleton that explodes as soon as there is noise
-            trials.append((candidate, posterior, Validation.of(posterior, kept, self.problem, data.cuts)))
+            trials.append((candidate, posterior, Validation.of(posterior, kept, self.problem, cuts)))
             if self.monitor.interruption.requested:
                 break
         if not trials:
@@ -125,7 +130,7 @@ class Restarts:
             posterior = learn(skeleton_search.refined(chosen, data), final_share, ys, len(candidates), "")
         except Diverged:
             posterior = fallback
-        if is_worse(Validation.of(posterior, ys, self.problem, data.cuts), validation):
+        if is_worse(Validation.of(posterior, ys, self.problem, cuts), validation):
             posterior = fallback
         return widened(posterior, validation.widening)
 
@@ -186,7 +191,8 @@ class Validation(NamedTuple):
         y, c, cut = problem.outputs[i], problem.inputs[i], cuts[i]
         if np.isnan(y[cut:]).all():
             return cls(np.inf, posterior.history.best)
-        state = posterior.filtered_at(kept[i], c, cut - 1)
+        y, c, first = y[: cut + _SCORED], c[: cut + _SCORED], max(0, cut - _SCORED)
+        state = posterior.filtered_at(kept[i][first : cut + _SCORED], c[first:], cut - 1 - first)
         samples = posterior.ahead(c[cut:], state=state, num_paths=_PATHS).samples
         scale = posterior.scaling.output_scale
         if not np.isfinite(samples).all():

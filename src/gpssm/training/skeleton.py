@@ -29,6 +29,7 @@ from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
 from gpssm.numerics.parameters import Leaf
+from gpssm.plumbing.compilation import jit
 
 _JITTER = 1e-6
 FURTHEST = 1e3
@@ -41,7 +42,9 @@ _LEAST_VARIANCE = 1e-8  # of the residuals, standardised: a perfect fit has a lo
 
 
 class Skeleton(NamedTuple):
-    """What is learned, in standardised units, for s recordings. All GPs share their inducing inputs."""
+    """What is learned, in standardised units, for s recordings. All GPs share their inducing inputs; a linear model has
+    none of these.
+    """
 
     linear: Leaf  # (dx, f)
     """[A, B, b]."""
@@ -76,7 +79,7 @@ class SkeletonFit(NamedTuple):
     """Curvature of the loss in w of every GP: the precision of q(u) that it implies."""
 
 
-@partial(jax.jit, static_argnames="iterations")
+@partial(jit, static_argnames=("iterations",))
 def fit(
     problems: SkeletonProblem,
     damping: Float[Array, " k"],
@@ -117,12 +120,13 @@ def _iterate(at: SkeletonFit, problem: SkeletonProblem, y: Array, seen: Array, i
     some = rows[::stride] * jnp.sqrt(stride * weight.reshape(-1)[::stride])[:, None]
     hessian = some.T @ some
 
-    open_rows, open_jacobian = _open_sensitivities(skeleton, simulated, inputs)
-    per_row = jnp.sum(weight) / (open_rows.shape[0] // dx)
     lower = skeleton.linear.size + skeleton.whitened.size
-    upper = lower + open_jacobian.shape[1]
-    hessian = hessian.at[lower:upper, lower:upper].add(per_row * open_jacobian.T @ open_jacobian)
-    gradient = gradient.at[lower:upper].add(per_row * open_jacobian.T @ open_rows)
+    if m:
+        open_rows, open_jacobian = _open_sensitivities(skeleton, simulated, inputs)
+        per_row = jnp.sum(weight) / (open_rows.shape[0] // dx)
+        upper = lower + open_jacobian.shape[1]
+        hessian = hessian.at[lower:upper, lower:upper].add(per_row * open_jacobian.T @ open_jacobian)
+        gradient = gradient.at[lower:upper].add(per_row * open_jacobian.T @ open_rows)
 
     width = ravel_pytree(problem.width)[0]
     free = width > 0
@@ -182,6 +186,12 @@ def _simulate(skeleton: Skeleton, inputs: Float[Array, "s t dc"]) -> _Simulated:
     return _Simulated(jnp.swapaxes(states, 0, 1), factors, alpha)
 
 
+@jit
+def simulate(skeleton: Skeleton, inputs: Float[Array, "s t dc"]) -> Float[Array, "s t dx"]:
+    """States of recordings with these inputs."""
+    return _simulate(skeleton, inputs).states
+
+
 def _arguments(skeleton: Skeleton, states: Array, inputs: Array) -> Float[Array, "s t d"]:
     """What f was evaluated at on the way to every state."""
     before = jnp.concatenate([skeleton.initial[:, None], states[:, :-1]], axis=1)
@@ -197,17 +207,19 @@ def _kernel(skeleton: Skeleton, s: Float[Array, "n d"]) -> Float[Array, "dx n m"
 
 
 def _factors(skeleton: Skeleton) -> Float[Array, "dx m m"]:
+    if not skeleton.whitened.size:  # a linear model
+        return jnp.zeros((*skeleton.whitened.shape, 0))
     gram = _kernel(skeleton, skeleton.inducing_inputs)
     jitter = _JITTER * jnp.exp(2.0 * skeleton.log_scale)[:, None, None]
     return jnp.linalg.cholesky(gram + jitter * jnp.eye(gram.shape[1]))
 
 
 def _solve(factors: Array, b: Float[Array, "dx m n"]) -> Float[Array, "dx m n"]:
-    return jax.vmap(lambda chol, b: solve_triangular(chol, b, lower=True))(factors, b)
+    return jax.vmap(lambda chol, b: solve_triangular(chol, b, lower=True))(factors, b) if b.size else b
 
 
 def _backsolve(factors: Array, w: Float[Array, "dx m *n"]) -> Float[Array, "dx m *n"]:
-    return jax.vmap(lambda chol, b: solve_triangular(chol, b, lower=True, trans=1))(factors, w)
+    return jax.vmap(lambda chol, b: solve_triangular(chol, b, lower=True, trans=1))(factors, w) if w.size else w
 
 
 # --- loss ---------------------------------------------------------------------------------
@@ -250,6 +262,8 @@ def _open_at(skeleton: Skeleton, simulated: _Simulated, inputs: Array) -> Float[
 def _open(skeleton: Skeleton, s: Array, factors: Array) -> tuple[Float[Array, "dx n m"], Float[Array, "dx n"]]:
     """k(s, Z), and the variance `k(s, s) - k(s, Z) K^{-1} k(Z, s)` that u leaves open."""
     k = _kernel(skeleton, s)
+    if not k.size:
+        return k, jnp.zeros(k.shape[:2])
     half = _solve(factors, jnp.swapaxes(k, 1, 2))
     total = (1.0 + _JITTER) * jnp.exp(2.0 * skeleton.log_scale)[:, None]
     return k, jnp.maximum(total - jnp.sum(half**2, axis=1), 1e-12)

@@ -13,12 +13,13 @@ from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, InitialState, Transition
 from gpssm.models.noise import DiagonalNoise, FullNoise
 from gpssm.numerics.parameters import parameters, with_values
+from gpssm.plumbing.compilation import bucket
 from gpssm.training import subspace
 from gpssm.training.candidates import SIDE_BY_SIDE, Candidate, Recordings, fit_all, rated
 from gpssm.training.initialisation import inducing_inputs
 from gpssm.training.linear_search import STABLE, one_step_model, resized, stabilised, stable
 from gpssm.training.problem import Problem
-from gpssm.training.skeleton import Skeleton, SkeletonFit, SkeletonProblem
+from gpssm.training.skeleton import Skeleton, SkeletonFit, SkeletonProblem, simulate
 
 NDArray = np.ndarray
 
@@ -103,6 +104,11 @@ def gp_problems(problem: Problem, data: Recordings, linear: Candidate, seed: int
         np.asarray(problem.model.initial_state.mean),
     )
     holds = Skeleton(*(not problem.held.isdisjoint(names) for names in _NAMES))
+    if not _whole(problem, data):
+        given, holds = (
+            given._replace(initial=np.zeros((len(data.lengths), len(given.linear)))),
+            holds._replace(initial=False),
+        )
     parts = zip(given, holds, _WIDTHS, strict=True)
     widths = Skeleton(*(np.full(value.shape, 0.0 if held else width) for value, held, width in parts))
     (dx, m), dy, rng = given.whitened.shape, data.output_dim, np.random.default_rng(seed)
@@ -128,6 +134,11 @@ def gp_problems(problem: Problem, data: Recordings, linear: Candidate, seed: int
         centre = guess if holds.whitened else guess._replace(whitened=np.zeros((dx, m)))
         problems.append(SkeletonProblem(guess, centre, widths))
     return problems
+
+
+def _whole(problem: Problem, data: Recordings) -> bool:
+    """Whether the candidates have seen the recordings themselves, and not pieces of them."""
+    return data.lengths == tuple(map(len, problem.outputs))
 
 
 def _random_linear(given: NDArray, dy: int, rng: np.random.Generator) -> NDArray:
@@ -185,8 +196,11 @@ def informed(problem: Problem, candidate: Candidate, data: Recordings, *, keep_n
     )
     if has_gp(problem):
         transition = eqx.tree_at(lambda t: t.gp, transition, _sparse_gp(problem, candidate, data))
-    initial = model.initial_state
-    if "initial_state.mean" not in problem.fixed:
+    initial, states = model.initial_state, [x[:n] for x, n in zip(fit.states, data.lengths, strict=True)]
+    whole = _whole(problem, data)
+    if not whole:
+        states = [simulated(fitted, problem.scaling.standardise_inputs(c)) for c in problem.inputs]
+    if whole and "initial_state.mean" not in problem.fixed:
         chol = np.tile(_INITIAL_WIDTH * np.eye(dx), (len(fitted.initial), 1, 1))
         initial = InitialState(fitted.initial.copy(), chol, initial.prior_mean, initial.prior_chol)
     q, r, process = model.process_noise, model.obs_noise, candidate.process
@@ -198,8 +212,19 @@ def informed(problem: Problem, candidate: Candidate, data: Recordings, *, keep_n
         lambda m: (m.transition, m.initial_state, m.process_noise, m.obs_noise), model, (transition, initial, q, r)
     )
     model = with_values(model, {p.name: p.value for p in parameters(problem.model) if p.name in problem.held})
-    states = [x[:n] for x, n in zip(fit.states, data.lengths, strict=True)]
     return replace(problem, model=model, states=states, informed=True, rates=_RATES[candidate.kind])
+
+
+_RUN_IN, _PIECE = 200, 1000  # samples
+
+
+def simulated(skeleton: Skeleton, inputs: NDArray) -> NDArray:
+    """States (T, dx) of a long recording with these inputs (T, dc): its pieces side by side, each after a run-in."""
+    dx, count = len(skeleton.linear), bucket(-(-len(inputs) // _PIECE))
+    padded = np.pad(inputs, ((_RUN_IN, count * _PIECE - len(inputs)), (0, 0)), mode="edge")
+    rows = np.arange(count)[:, None] * _PIECE + np.arange(_RUN_IN + _PIECE)
+    states = simulate(skeleton._replace(initial=np.zeros((count, dx))), padded[rows])
+    return np.asarray(states)[:, _RUN_IN:].reshape(-1, dx)[: len(inputs)]
 
 
 def stable_mean(model: GPSSM) -> GPSSM:

@@ -1,0 +1,111 @@
+"""One core to compute on, all of them to compile on.
+
+XLA hands the operations of a program to a pool of threads, one for every core that the process may use when JAX starts.
+The programs here are loops over time, thousands of small operations after one another: handed from thread to thread
+they take several times as long as on one core, and with jaxlib 0.10 some of them never end. So JAX is started with one
+thread, unless somebody else has started it already, and whoever computes stays on the core of that thread meanwhile.
+The same holds for the threads of the BLAS that comes with SciPy, whose factorisations XLA calls. Compilation has
+threads of its own, and gets all cores.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+cores: tuple[int, ...] = ()
+"""What this process could use before it was pinned, for compilation and for processes that it starts."""
+_COMPILERS = "llvm-worker"  # threads of XLA that compile
+_SIZE = "PJRT_NPROC"  # how many threads XLA starts, where the cores do not say
+
+
+def pin() -> None:
+    """Stay on one core from now on; nothing where the system does not let a process choose."""
+    if hasattr(os, "sched_setaffinity"):
+        global cores
+        available = sorted(os.sched_getaffinity(0))
+        if len(available) > 1:
+            cores = tuple(available)
+        os.sched_setaffinity(0, {available[os.getpid() % len(available)]})
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """The calling thread stays on one core; afterwards it may go where it could before."""
+    blas = _start()
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else {0}
+    if len(before) == 1:  # pinned already, by a command, the user, or a call around this one
+        yield
+        return
+    pin()
+    number = blas.get()
+    blas.set(1)
+    try:
+        yield
+    finally:
+        blas.set(number)
+        os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def all_cores() -> Iterator[None]:
+    """For compilation: threads that are started meanwhile may use all cores that the process has."""
+    if not cores:
+        yield
+        return
+    before, known = os.sched_getaffinity(0), set(_threads())
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+        for thread, name in _threads().items():
+            # Some of those that XLA starts on the way are for running: apart from each other they wait for each other.
+            if thread not in known and not name.startswith(_COMPILERS):
+                with suppress(ProcessLookupError):
+                    os.sched_setaffinity(thread, before)
+
+
+def _threads() -> dict[int, str]:
+    """The threads of this process and their names, where Linux tells them."""
+    found = {}
+    for task in Path("/proc/self/task").glob("*"):
+        with suppress(OSError):
+            found[int(task.name)] = (task / "comm").read_text()
+    return found
+
+
+class _Blas(NamedTuple):
+    """How many threads the BLAS of SciPy uses, if it is one that can be asked."""
+
+    get: Callable[[], int] = lambda: 1
+    set: Callable[[int], Any] = lambda number: None
+
+
+@cache
+def _start() -> _Blas:
+    """Start JAX with one thread, if nobody has started it yet; find the BLAS that it calls."""
+    import jax  # not before a command has told it, by environment variables, where compiled programs are kept
+    import scipy
+
+    before = os.environ.get(_SIZE)
+    os.environ[_SIZE] = "1"
+    if hasattr(os, "sched_setaffinity"):
+        free = os.sched_getaffinity(0)
+        pin()
+    try:
+        jax.devices("cpu")
+    finally:
+        if before is None:
+            del os.environ[_SIZE]
+        else:
+            os.environ[_SIZE] = before
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, free)
+    for file in Path(scipy.__file__).parents[1].glob("scipy.libs/libscipy_openblas*"):
+        library = ctypes.CDLL(str(file))
+        return _Blas(library.scipy_openblas_get_num_threads, library.scipy_openblas_set_num_threads)
+    return _Blas()
