@@ -35,7 +35,7 @@ def data() -> NDArray:
 
 
 def start(name: str, state_dim: int = 1, seed: int = 0, **choices: Any) -> Stream:
-    # As many inducing inputs as for kink elsewhere: a stream that comes from afar would take half of eight. And the same
+    # As many inducing inputs as for kink elsewhere: a stream that comes from afar would take half of eight. The same
     # for all tests, since every number is another program.
     small = {"num_inducing": 15, "num_members": 10, "num_particles": 30, "trial": 0} | choices
     chosen = registry.applicable(name, state_dim=state_dim, **small)
