@@ -35,7 +35,7 @@ from gpssm.posteriors.posterior import Posterior
 from gpssm.training.candidates import Recordings as Standardised
 from gpssm.training.initialisation import gp_transition, initialise
 from gpssm.training.linear_search import AUTO, enough_states
-from gpssm.training.optimiser import Objective, Schedule, train
+from gpssm.training.optimiser import Objective, Schedule, compile_ahead, train
 from gpssm.training.problem import Initialisation, MeanLike, Problem, RoughStates, Specification
 from gpssm.training.progress import Monitor, Watch, watcher
 from gpssm.training.restarts import Restarts
@@ -191,11 +191,7 @@ class StateSpaceMethod(Specification, ABC):
 
     def learn(self, problem: Problem, schedule: Schedule, key: Array, monitor: Monitor, label: str) -> Posterior:
         key, key_learner = jax.random.split(key)
-        learner, carry = (_cast(part, self.dtype) for part in self.learner(problem, key_learner))
-        prefix = "model." if isinstance(learner, Learner) else ""
-        rates = {p.name: 1.0 for p in parameters(learner) if p.name.removeprefix(prefix) not in problem.held}
-        rates |= {n: r for n in rates for word, r in self.rates(problem).items() if word in n.split(".")}
-        objective = contracting(type(self).objective) if self.contracts(problem) else type(self).objective
+        objective, learner, carry, fixed = self._trained(problem, key_learner)
         history, watch = History(), monitor.watch
         if watch is not None:
 
@@ -209,8 +205,7 @@ class StateSpaceMethod(Specification, ABC):
             key, key_phase = jax.random.split(key)
             later = monitor.later + sum(following.max_steps for _, following in phases[number + 1 :])
             learner, carry, course = train(
-                objective, learner, carry, _cast(data, self.dtype),
-                settings=problem.settings, rates=rates, num_observed=problem.num_observed,
+                objective, learner, carry, _cast(data, self.dtype), **fixed,
                 schedule=limits, key=key_phase, monitor=monitor._replace(later=later), label=label,
             )  # fmt: skip
             history = history.followed_by(course)
@@ -219,6 +214,22 @@ class StateSpaceMethod(Specification, ABC):
         if self.contracts(problem):
             learner = learner.contracted()
         return self.posterior(problem, learner, history)
+
+    def compile_ahead(self, problem: Problem, schedule: Schedule, key: Array) -> None:
+        objective, learner, carry, fixed = self._trained(problem, key)
+        data, limits = self.phases(problem, schedule)[0]
+        compile_ahead(limits, key, objective, learner, carry, _cast(data, self.dtype), **fixed)
+
+    def _trained(self, problem: Problem, key: Array) -> tuple[Objective, Any, Any, dict[str, Any]]:
+        """What is maximised, trained and carried, and arguments of `train` that are the same in all phases."""
+        learner, carry = (_cast(part, self.dtype) for part in self.learner(problem, key))
+        prefix = "model." if isinstance(learner, Learner) else ""
+        rates = {p.name: 1.0 for p in parameters(learner) if p.name.removeprefix(prefix) not in problem.held}
+        rates |= {n: r for n in rates for word, r in self.rates(problem).items() if word in n.split(".")}
+        objective = contracting(type(self).objective) if self.contracts(problem) else type(self).objective
+        return objective, learner, carry, {
+            "settings": problem.settings, "rates": rates, "num_observed": problem.num_observed,
+        }  # fmt: skip
 
     def posterior(self, problem: Problem, learner: Any, history: History) -> Posterior:
         """What was trained, as it is returned; it has not filtered the recordings yet."""

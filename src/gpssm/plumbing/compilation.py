@@ -1,12 +1,14 @@
 """Compiling, on all cores and once; and how much of the time goes into it."""
 
 import functools
+import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.monitoring
 
+from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.threads import all_cores
 
 T = TypeVar("T")
@@ -16,33 +18,56 @@ T = TypeVar("T")
 OPTIONS = {"xla_backend_optimization_level": 1}
 
 
-def jit(function: Callable[..., T], *, static_argnames: tuple[str, ...] = ()) -> Callable[..., T]:
+class Jitted(Generic[T]):
+    """What `jit` returns: a function that is compiled for every kind of arguments once."""
+
+    def __init__(self, function: Callable[..., T], static_argnames: tuple[str, ...]) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._static = function, static_argnames
+        self._jitted = jax.jit(function, static_argnames=static_argnames, compiler_options=OPTIONS)
+        self._known: set[Any] = set()
+        self._compiling = threading.Lock()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> T:
+        signature = self._signature(args, kwargs)
+        if signature is None:  # inside another compiled function it is that function's own code
+            return self._function(*args, **kwargs)
+        if signature not in self._known:
+            self._compile(signature, args, kwargs)
+        return self._jitted(*args, **kwargs)
+
+    def ahead(self, *args: Any, **kwargs: Any) -> None:
+        """Compile it for such arguments in a thread, while something else runs; whoever needs it first waits."""
+        compile = double_precision(lambda: self._compile(self._signature(args, kwargs), args, kwargs))
+        threading.Thread(target=compile, daemon=True).start()
+
+    def _compile(self, signature: Any, args: Any, kwargs: Any) -> None:
+        with self._compiling, all_cores():
+            if signature not in self._known:
+                self._jitted.lower(*args, **kwargs).compile()
+                self._known.add(signature)
+
+    def _signature(self, args: Any, kwargs: Any) -> Any:
+        """What of the arguments a program depends on; None while another one is being traced."""
+        static = tuple((name, kwargs[name]) for name in self._static if name in kwargs)
+        others = {name: value for name, value in kwargs.items() if name not in self._static}
+        leaves, tree = jax.tree.flatten((args, others))
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return None
+        kinds = tuple((getattr(leaf, "shape", ()), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
+        return static, tree, kinds, jax.config.jax_enable_x64  # type: ignore[attr-defined]
+
+
+def jit(function: Callable[..., T], *, static_argnames: tuple[str, ...] = ()) -> Jitted[T]:
     """`jax.jit` for programs that take long to compile: compiled on all cores, then run where the caller is.
 
-    Static arguments are passed by name. Inside another compiled function it is that function's own code.
+    Static arguments are passed by name.
 
     >>> double = jit(lambda x: 2 * x)
     >>> float(double(1.5))
     3.0
     """
-    jitted = jax.jit(function, static_argnames=static_argnames, compiler_options=OPTIONS)
-    known: set[Any] = set()
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> T:
-        static = tuple((name, kwargs[name]) for name in static_argnames if name in kwargs)
-        leaves, tree = jax.tree.flatten((args, {name: a for name, a in kwargs.items() if name not in static_argnames}))
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-            return function(*args, **kwargs)
-        kinds = tuple((getattr(leaf, "shape", ()), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
-        signature = (static, tree, kinds, jax.config.jax_enable_x64)  # type: ignore[attr-defined]
-        if signature not in known:
-            with all_cores():
-                jitted.lower(*args, **kwargs).compile()
-            known.add(signature)
-        return jitted(*args, **kwargs)
-
-    return call
+    return Jitted(function, static_argnames)
 
 
 def bucket(size: int) -> int:

@@ -155,23 +155,8 @@ def train(
     interruption is requested. Reports have `label` before the name of the phase.
     """
     started = time.perf_counter()
-    dtype = jax.tree.leaves(carry)[0].dtype
-    names = tuple(rates)
-    free = _prepare(model, names=names)
-    adam = _ADAM.init(free)
-    one: Any = np.ones((), dtype)
-    state = _State(free, adam, (free, adam), one, one, carry)
-    sizes = {p.name: np.size(p.value) for p in parameters(model) if p.name in rates}
-    run = partial(
-        _run_chunk,
-        model=model,
-        data=data,
-        multiples=np.concatenate([np.full(sizes[name], rates[name], dtype) for name in sorted(names)]),
-        size=np.asarray(num_observed, dtype),
-        objective=objective,
-        settings=settings,
-        names=names,
-    )
+    state, run = _start(objective, model, carry, data, settings=settings, rates=rates, num_observed=num_observed)
+    names, dtype = tuple(rates), state.norm.dtype
     history = History()
     best, best_elbo, best_for_patience, stale = state, -np.inf, -np.inf, 0
     rate, decay_from, step = schedule.learning_rate, None, 0
@@ -181,7 +166,9 @@ def train(
     longest = schedule.max_steps - decay_steps
     while decay_from is None or step < decay_from + decay_steps:
         steps = _rates(np.arange(step, step + chunk), rate, decay_from, decay_steps)
-        state, found, terms, undone = run(state, rates=np.asarray(steps, dtype), key=jax.random.fold_in(key, step))
+        state, found, terms, undone = _run_chunk(
+            state, rates=np.asarray(steps, dtype), key=jax.random.fold_in(key, step), **run
+        )
         step += chunk
         values = np.asarray(found)
         messages: list[str] = []
@@ -228,6 +215,41 @@ def train(
             break
     history.best = best_elbo
     return _assemble(model, best.free, names=names), best.carry, history
+
+
+def _start(
+    objective: Objective,
+    model: Any,
+    carry: Any,
+    data: Any,
+    *,
+    settings: Any,
+    rates: dict[str, float],
+    num_observed: int,
+) -> tuple[_State, dict[str, Any]]:
+    """The state before the first step, and all other arguments of `_run_chunk` that stay as they are."""
+    names, dtype = tuple(rates), jax.tree.leaves(carry)[0].dtype
+    free = _prepare(model, names=names)
+    adam = _ADAM.init(free)
+    one: Any = np.ones((), dtype)
+    sizes = {p.name: np.size(p.value) for p in parameters(model) if p.name in rates}
+    arguments = {
+        "model": model,
+        "data": data,
+        "multiples": np.concatenate([np.full(sizes[name], rates[name], dtype) for name in sorted(names)]),
+        "size": np.asarray(num_observed, dtype),
+        "objective": objective,
+        "settings": settings,
+        "names": names,
+    }
+    return _State(free, adam, (free, adam), one, one, carry), arguments
+
+
+def compile_ahead(schedule: Schedule, key: jax.Array, *problem: Any, **settings: Any) -> None:
+    """Compile, while something else runs, what `train` will run; the other arguments as there."""
+    state, arguments = _start(*problem, **settings)
+    chunk = min(schedule.chunk, schedule.max_steps)
+    _run_chunk.ahead(state, rates=np.zeros(chunk, state.norm.dtype), key=key, **arguments)
 
 
 def _finite_mean(values: np.ndarray) -> float:

@@ -172,6 +172,10 @@ class Specification(ABC):
         """
 
     @abstractmethod
+    def compile_ahead(self, problem: Problem, schedule: Schedule, key: Array) -> None:
+        """Compile what `learn` of such a problem will run, while something else runs."""
+
+    @abstractmethod
     def learn(self, problem: Problem, schedule: Schedule, key: Array, monitor: Monitor, label: str) -> Posterior:
         """One fit, from the initial model to the end of the schedule; `label` goes before the phase in reports."""
 

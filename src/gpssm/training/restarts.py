@@ -75,7 +75,10 @@ class Restarts:
         """
         ys = self.problem.outputs
         data = Recordings.standardised(ys, self.problem.inputs)
+        skeleton_search.compile_ahead(self.problem, data)
         linear = self._linear(data)
+        # While skeletons are fitted, which takes seconds, what learns from them is compiled.
+        self.method.compile_ahead(self._informed(linear[0], data, ys), self.method.schedule, self._key(0))
         skeletons = skeleton_search.skeletons(self.problem, data, linear[0], self.seed, self.monitor.searching())
         if min(np.mean(c.obs) for c in skeletons) > _NOT_FOLLOWING:
             return None

@@ -15,7 +15,7 @@ from gpssm.models.noise import DiagonalNoise, FullNoise
 from gpssm.numerics.parameters import parameters, with_values
 from gpssm.plumbing.compilation import bucket
 from gpssm.training import subspace
-from gpssm.training.candidates import SIDE_BY_SIDE, Candidate, Recordings, fit_all, rated
+from gpssm.training.candidates import SIDE_BY_SIDE, Candidate, Recordings, fit_ahead, fit_all, rated
 from gpssm.training.initialisation import inducing_inputs
 from gpssm.training.linear_search import STABLE, one_step_model, resized, stabilised, stable
 from gpssm.training.problem import Problem
@@ -81,6 +81,14 @@ def skeletons(
     fits = fit_all(kept, data, _THEN, [fits[i] for i in best])
     report(len(groups) + 1, len(groups) + 1)
     return sorted((rated(p, fit, data, "gp") for p, fit in zip(kept, fits, strict=True)), key=lambda c: c.error)
+
+
+def compile_ahead(problem: Problem, data: Recordings) -> None:
+    """Compile what `skeletons` will run, while something else runs."""
+    gp, (count, dx) = problem.model.transition.gp, (len(data.lengths), problem.model.state_dim)
+    (_, m, d), zeros = np.shape(gp.inducing_inputs), np.zeros
+    nothing = Skeleton(zeros((dx, d + 1)), zeros((dx, m)), zeros((m, d)), zeros((dx, d)), zeros(dx), zeros((count, dx)))
+    fit_ahead(SkeletonProblem(nothing, nothing, nothing), data)
 
 
 def _affordable(problem: Problem, data: Recordings) -> int:
