@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -22,6 +23,7 @@ import numpy as np
 
 from gpssm.methods.envi import Data, EnVI, Phase, elbo
 from gpssm.numerics.parameters import free_values, parameters, with_free_values
+from gpssm.plumbing.compilation import OPTIONS
 from gpssm.training import initialisation
 
 CASES = {
@@ -44,7 +46,7 @@ def iteration(windows: int, steps: int, dx: int, dc: int, inducing: int, members
     model, data = jax.tree.map(jnp.asarray, (problem.model, Data(problem.windows, phase)))
     free = free_values(model, names)
 
-    @jax.jit
+    @partial(jax.jit, compiler_options=OPTIONS)
     def step(free: dict[str, jax.Array], carry: jax.Array, key: jax.Array) -> object:
         def loss(free: dict[str, jax.Array]) -> tuple[jax.Array, object]:
             return elbo(with_free_values(model, free), carry, data, key, problem.settings)
@@ -82,7 +84,7 @@ def floor(windows: int, steps: int, dx: int, dc: int, inducing: int, members: in
         return jnp.sum(last) + jnp.sum(spreads)
 
     arguments = weights, whitener, alphas, inputs
-    compiled = jax.jit(jax.value_and_grad(work, argnums=(0, 1, 2))).lower(*arguments).compile()
+    compiled = jax.jit(jax.value_and_grad(work, argnums=(0, 1, 2)), compiler_options=OPTIONS).lower(*arguments).compile()
     return _median_ms(lambda _: jax.block_until_ready(compiled(*arguments)))
 
 
