@@ -84,7 +84,8 @@ def floor(windows: int, steps: int, dx: int, dc: int, inducing: int, members: in
         return jnp.sum(last) + jnp.sum(spreads)
 
     arguments = weights, whitener, alphas, inputs
-    compiled = jax.jit(jax.value_and_grad(work, argnums=(0, 1, 2)), compiler_options=OPTIONS).lower(*arguments).compile()
+    gradient = jax.jit(jax.value_and_grad(work, argnums=(0, 1, 2)), compiler_options=OPTIONS)
+    compiled = gradient.lower(*arguments).compile()
     return _median_ms(lambda _: jax.block_until_ready(compiled(*arguments)))
 
 
