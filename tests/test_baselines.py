@@ -258,7 +258,7 @@ def test_bad_calls_get_a_sentence(fitted, call, message):
 def test_training_mean_is_the_mean_and_the_variance():
     y = with_gaps(OUTPUTS, 0.2)
     f = TrainingMean().fit(y)
-    paths = f.forecast(3, num_paths=40_000)
+    paths = f.forecast(3, num_paths=160_000)
     np.testing.assert_allclose(paths.mean, np.tile(np.nanmean(y, axis=0), (3, 1)), rtol=0.01)
     np.testing.assert_allclose(paths.std, np.tile(np.nanstd(y, axis=0), (3, 1)), rtol=0.02)
     np.testing.assert_allclose(f.filter(OUTPUTS).mean, np.tile(np.nanmean(y, axis=0), (200, 1)))

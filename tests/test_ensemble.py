@@ -10,7 +10,7 @@ import pytest
 from cuthbertlib import ensemble_kalman as cuthbert
 from scipy.stats import multivariate_normal
 
-from gpssm.filters import ensemble, kalman
+from gpssm.filters import ensemble, kalman, smoother
 from gpssm.filters.small_ensembles import gaspari_cohn
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.models.noise import DiagonalNoise, FullNoise
@@ -86,7 +86,7 @@ def run(random, system, initial, outputs, inputs, *, num_members, options, full=
 def exact(system, initial, outputs, inputs):
     offsets = jnp.zeros((outputs.shape[0], initial.mean.shape[0])).at[:, 0].set(inputs[:, 0])
     trace = kalman.filter(system, initial, outputs, offsets)
-    return trace, kalman.smooth(system, trace, outputs)
+    return trace, kalman.smooth(system, trace.predicted, outputs)[1]
 
 
 def any_prediction(n=7, dx=3, dy=2, *, moments="sampled", emission=None, seed=0, inflation=1.0):
@@ -603,7 +603,9 @@ def test_smoother_converges_to_the_exact_smoother(update):
     _, smoothed = exact(system, initial, y, c)
     scale = np.sqrt(np.diagonal(smoothed.cov, axis1=1, axis2=2))
     trace = run(key(0), system, initial, y, c, num_members=100_000, options=ensemble.Options(update=update))
-    mean, cov = jax.jit(ensemble.smooth)(trace)
+    members, predicted = trace.filtered.members, trace.predicted.members
+    nothing = smoother.Backwards(members[-1], predicted[-1])
+    _, (mean, cov) = jax.jit(smoother.smooth)(members, predicted, nothing, len(y) - 1)
     assert np.abs((mean - smoothed.mean) / scale).max() < 8 / np.sqrt(100_000)
     assert np.abs((cov - smoothed.cov) / (scale[:, :, None] * scale[:, None, :])).max() < 8 / np.sqrt(100_000)
 

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import gpssm
+from gpssm.filters import ensemble
 from gpssm.plumbing import catalogue
 
 ARCHIVE = Path(__file__).with_name("format_3.zip")
@@ -34,6 +36,27 @@ def stored(name: str) -> bytes:
         return archive.read(f"{name}.gpssm")
 
 
+def filtered(model: Any, outputs: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+    """Means of the states; those of an ensemble with the draws of version 0.1.0, which made them for all samples."""
+    if not isinstance(model, gpssm.Posterior):
+        return np.asarray(model.filter(outputs, inputs, seed=1).mean)
+    own, scaling = model.model, model.scaling
+    with jax.enable_x64(True):
+        key_x0, key = jax.random.split(jax.random.key(1))
+        shape = (model.settings.num_members, own.state_dim)
+        first = own.initial_state.prior_members(jax.random.normal(key_x0, shape, model._dtype))
+        trace = ensemble.run(
+            own.transition.marginal(),
+            ensemble.Observing.of(own, model.settings.taper),
+            first,
+            jax.numpy.asarray(scaling.standardise_outputs(outputs), model._dtype),
+            jax.numpy.asarray(scaling.standardise_inputs(inputs), model._dtype),
+            key,
+            model.settings.options,
+        )
+        return np.asarray(scaling.states(np.asarray(trace.mean, float)))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_of_format_3_goes_on_as_it_did(tmp_path: Path, expected: dict[str, np.ndarray], name: str) -> None:
     path = tmp_path / "model.gpssm"
@@ -49,8 +72,9 @@ def test_a_model_of_format_3_goes_on_as_it_did(tmp_path: Path, expected: dict[st
             ]
             np.testing.assert_allclose(rows, expected[name], rtol=1e-7, atol=1e-9)
         else:
-            states = loaded.filter(outputs[50:], inputs[50:], seed=1)
-            np.testing.assert_allclose(states.mean, expected[name], rtol=1e-7, atol=1e-9)
+            np.testing.assert_allclose(
+                filtered(loaded, outputs[50:], inputs[50:]), expected[name], rtol=1e-7, atol=1e-9
+            )
 
 
 @pytest.mark.parametrize("name", ["EnVI", "OEnVI_20", "LinearGaussian"])

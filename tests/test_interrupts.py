@@ -235,8 +235,8 @@ def test_commands_tell_how_they_go_on_unless_told_not_to(
     from gpssm.methods.naive import LastValue
 
     monkeypatch.setattr(LastValue, "fit", slow(LastValue.fit))
-    free_run = evaluation.free_run
-    monkeypatch.setattr(evaluation, "free_run", lambda *a, **k: (time.sleep(0.5), free_run(*a, **k))[1])
+    free_run = evaluation.score_free_run
+    monkeypatch.setattr(evaluation, "score_free_run", lambda *a, **k: (time.sleep(0.5), free_run(*a, **k))[1])
     for arguments, text in (
         (["fit", tmp_path / "data.csv", "--outputs", "y", "--method", "LastValue", "-o", model], "learning 25/100"),
         (["evaluate", model, tmp_path / "data.csv"], "evaluating"),

@@ -86,7 +86,7 @@ class Joint:
 @jax.jit
 def filter_and_smooth(system, initial, outputs, offsets):
     trace = kalman.filter(system, initial, outputs, offsets)
-    return trace, kalman.smooth(system, trace, outputs)
+    return trace, kalman.smooth(system, trace.predicted, outputs)[1]
 
 
 def check(joint, trace, smoothed, y, atol=1e-9):

@@ -5,16 +5,19 @@ the recording up to the start of each block, then forecasts the block open loop.
 known in advance and an output is read only after it has been predicted.
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, astuple, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpssm import metrics
+from gpssm.errors import InvalidInput
 from gpssm.plumbing.validation import positive_int
 from gpssm.posteriors.calibration import rolling
 from gpssm.posteriors.fitted import Fitted
-from gpssm.posteriors.states import States
+from gpssm.posteriors.states import States, first_not_finite
 
 NDArray = np.ndarray
 
@@ -41,6 +44,10 @@ class Scores:
         return asdict(self)
 
 
+DIVERGED = Scores(rmse=math.inf, nlpd=math.inf, crps=math.inf, coverage90=math.nan)
+"""Of paths that have diverged."""
+
+
 def score(samples: NDArray, truth: NDArray) -> Scores:
     """All scores of sample paths.
 
@@ -58,6 +65,64 @@ def score(samples: NDArray, truth: NDArray) -> Scores:
         metrics.crps(samples, truth),
         metrics.coverage(samples, truth, 0.9),
     )
+
+
+class Scored(NamedTuple):
+    """Of a forecast that was made in pieces, none of which was kept.
+
+    >>> steps = np.array([[[0.0], [2.0]], [[1.0], [3.0]], [[2.0], [4.0]]])
+    >>> found = Scored.of([steps[:, :1], steps[:, 1:]], np.array([[1.0], [2.0]]))
+    >>> round(found.scores.rmse, 3), found.diverged
+    (0.707, None)
+    """
+
+    scores: Scores
+    """`DIVERGED` if it has."""
+    diverged: int | None
+    """The first step, from 1, of which there is no error: paths are infinite, or their squares are."""
+
+    @classmethod
+    def of(cls, pieces: Iterable[NDArray], truth: NDArray) -> "Scored":
+        """The scores of paths (p, h, dy) that come a few steps after the other, for all `truth` (h, dy)."""
+        found, counts, done = [], [], 0
+        for piece in _together(pieces):
+            y = truth[done : done + piece.shape[1]]
+            if (step := without_error(piece)) is not None:
+                return cls(DIVERGED, done + step)
+            if numbers := int(np.sum(~np.isnan(y))):
+                found.append(astuple(score(piece, y)))
+                counts.append(numbers)
+            done += len(y)
+        if not found:
+            raise InvalidInput("outputs: hold no number to score; expected at least one.")
+        shares = np.array(counts) / sum(counts)
+        rmse, *others = np.array(found).T
+        return cls(Scores(math.sqrt(float(shares @ rmse**2)), *(float(shares @ other) for other in others)), None)
+
+
+def without_error(samples: NDArray) -> int | None:
+    """The first step, from 1, at which paths (p, h, dy) are infinite, or their squares are; None if there is none.
+
+    >>> without_error(np.array([[[1.0], [1e200]], [[1.0], [1.0]]]))
+    2
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return first_not_finite(np.square(samples).sum(axis=0))
+
+
+_STEPS = 1024  # that are scored at once: more fill the memory, each by itself takes longer
+
+
+def _together(pieces: Iterable[NDArray]) -> Iterator[NDArray]:
+    """Pieces of paths, so many after the other put together that there are some steps."""
+    waiting: list[NDArray] = []
+    for piece in pieces:
+        waiting.append(piece)
+        if sum(each.shape[1] for each in waiting) >= _STEPS:
+            yield np.concatenate(waiting, axis=1)
+            waiting = []
+    if waiting:
+        yield np.concatenate(waiting, axis=1)
 
 
 def free_run(
@@ -81,6 +146,30 @@ def free_run(
     (10, 3, 1)
     """
     return fitted.forecast(length, inputs, state=state, num_paths=num_paths, seed=seed).samples
+
+
+def score_free_run(
+    fitted: Fitted,
+    outputs: NDArray,
+    inputs: Any = None,
+    *,
+    state: States | None = None,
+    num_paths: int = 500,
+    seed: int = 0,
+) -> Scored:
+    """The scores of what `free_run` returns, of which a few steps at a time are kept.
+
+    Args:
+        fitted, inputs, state, num_paths, seed: as in `free_run`.
+        outputs: (T, dy) what was observed, NaN where a value is missing.
+
+    >>> from gpssm import LastValue
+    >>> score_free_run(LastValue().fit(np.array([[1.0], [2.0], [2.0]])), np.array([[2.0], [3.0]])).diverged is None
+    True
+    """
+    c = fitted.future(len(outputs), inputs, state)
+    pieces = fitted.pieces(c, state=state, num_paths=num_paths, seed=seed)
+    return Scored.of((piece.samples for piece in pieces), outputs)
 
 
 def blocks(
@@ -113,8 +202,35 @@ def blocks(
     >>> paths.shape, score(paths, y[100:]).rmse < 0.01
     ((50, 50, 1), True)
     """
+    return np.concatenate(list(_blocks(fitted, outputs, inputs, length, state, num_paths, seed)), axis=1)
+
+
+def score_blocks(
+    fitted: Fitted,
+    outputs: NDArray,
+    inputs: Any = None,
+    *,
+    length: int = 50,
+    state: States | None = None,
+    num_paths: int = 500,
+    seed: int = 0,
+) -> Scored:
+    """The scores of what `blocks` returns, of which a few are kept at a time; arguments as there.
+
+    >>> from gpssm import ARX
+    >>> y = np.sin(0.3 * np.arange(150))[:, None]
+    >>> score_blocks(ARX(order=2).fit(y[:100]), y[100:], length=20, num_paths=50).scores.rmse < 0.01
+    True
+    """
+    return Scored.of(_blocks(fitted, outputs, inputs, length, state, num_paths, seed), outputs)
+
+
+def _blocks(
+    fitted: Fitted, outputs: Any, inputs: Any, length: int, state: States | None, num_paths: int, seed: int
+) -> Iterator[NDArray]:
+    """Paths of one block after the other."""
     positive_int("length", length)
     now = fitted.end if state is None else state
     y, c, _ = fitted.checked(outputs, inputs, now)
     found = rolling(fitted, y, c, range(0, len(y), length), length, state=now, num_paths=num_paths, seed=seed)
-    return np.concatenate([forecast.samples for _, forecast in found], axis=1)
+    return (forecast.samples for _, forecast in found)

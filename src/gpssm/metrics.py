@@ -95,11 +95,20 @@ def coverage(samples: Any, truth: Any, level: float = 0.9) -> float:
     >>> coverage([[0.0, 2.0], [1.0, 3.0], [2.0, 4.0]], [1.0, 5.0], level=0.5)
     0.5
     """
+    return float(np.nanmean(inside(samples, truth, level)))
+
+
+def inside(samples: Any, truth: Any, level: float = 0.9) -> Float[NDArray, "h dy"]:
+    """Which numbers of `truth` (h, dy) are inside the intervals of `coverage`: 1, or 0, or NaN where `truth` is.
+
+    >>> inside([[0.0, 2.0], [1.0, 3.0], [2.0, 4.0]], [1.0, 5.0], level=0.5)[:, 0].tolist()
+    [1.0, 0.0]
+    """
     if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
         raise InvalidInput(f"level: expected a probability between 0 and 1, got {level!r}.")
-    paths, y = _seen(samples, truth)
+    paths, y = _paths(samples, truth)
     low, high = np.quantile(paths, [0.5 - 0.5 * level, 0.5 + 0.5 * level], axis=0, method="weibull")
-    return float(np.mean((y >= low) & (y <= high)))
+    return np.where(np.isnan(y), np.nan, (y >= low) & (y <= high))
 
 
 def pit(samples: Any, truth: Any) -> Float[NDArray, "h dy"]:

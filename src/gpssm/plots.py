@@ -28,7 +28,7 @@ from gpssm.online.stream import Stream
 from gpssm.plumbing.times import Times
 from gpssm.posteriors.fitted import Fitted
 from gpssm.posteriors.posterior import Posterior
-from gpssm.posteriors.states import Forecast, States
+from gpssm.posteriors.states import Forecast, ForecastSummary, States
 
 NDArray = np.ndarray
 
@@ -92,8 +92,12 @@ def transition(
     return ax
 
 
+EDGES = (0.05, 0.95, 0.25, 0.75)
+"""Quantiles that `forecast` draws: those of the outer band, then those of the inner."""
+
+
 def forecast(
-    paths: Forecast,
+    paths: Forecast | ForecastSummary,
     *,
     past: NDArray | None = None,
     future: NDArray | None = None,
@@ -106,7 +110,7 @@ def forecast(
     Where the bands run away from the data by many times their range, as those of an unstable model do, the axis ends.
 
     Args:
-        paths: what `forecast` of a model or a stream returned.
+        paths: what `forecast` of a model or a stream returned; one with quantiles has those that are drawn, `EDGES`.
         past: (T, dy) the outputs before it.
         future: (h, dy) the outputs observed since, of as many steps as there are.
         channel: index of the output, from 0.
@@ -120,13 +124,13 @@ def forecast(
     """
     ax = plt.gca() if ax is None else ax
     times = paths.times if times is None else times
-    horizon, before = paths.samples.shape[1], 0 if past is None else len(past)
+    horizon, before = len(paths.mean), 0 if past is None else len(past)
     observed = np.full(before + horizon, np.nan)
     for rows, start in ((past, 0), (future, before)):
         if rows is not None:
             values = rows[:horizon, channel] if start else rows[:, channel]
             observed[start : start + len(values)] = values
-    bands = paths.quantile([0.05, 0.95, 0.25, 0.75])[:, :, channel]
+    bands = paths.quantile(list(EDGES))[:, :, channel]
     low, high, runs_away = _limits(observed, bands)
     at, (lower, upper, *inner) = _places(times, horizon), np.clip(bands, low, high)
     ax.fill_between(at, lower, upper, color=BLUE, alpha=0.2, lw=0, zorder=2, label="90% band")

@@ -1,6 +1,5 @@
 """`gpssm evaluate`: how well a model forecasts a recording that it has not seen."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
 from gpssm.online.stream import Stream
 from gpssm.posteriors.fitted import Fitted
-from gpssm.posteriors.states import first_not_finite
 
 
 def run(options: EvaluateOptions) -> None:
@@ -35,33 +33,25 @@ def run(options: EvaluateOptions) -> None:
         report_divergence(f"in {name}, from sample {step} on,")
 
 
-DIVERGED = {"rmse": math.inf, "nlpd": math.inf, "crps": math.inf, "coverage90": math.nan}
-"""Scores of paths that have diverged."""
-
-
 def _scores(model: Fitted | Stream, test: Series, past: Series | None, block: int) -> dict[str, Any]:
     y, c = test.outputs, test.inputs
     numbers, further = int(np.sum(~np.isnan(y))), {}
     if isinstance(model, Stream) and not model.readable and past is None:
         # It has no filter: what follows its present state can be scored, and nothing that is seen on the way.
-        paths = {"free_run": model.forecast(len(y), c).samples}
+        found = {"free_run": evaluation.Scored.of([model.forecast(len(y), c).samples], y)}
     else:
         fitted = as_fitted(model)
         state = state_after(fitted, past)
-        paths = {
-            "free_run": evaluation.free_run(fitted, len(y), c, state=state),
-            f"blocks{block}": evaluation.blocks(fitted, y, c, length=block, state=state),
+        found = {
+            "free_run": evaluation.score_free_run(fitted, y, c, state=state),
+            f"blocks{block}": evaluation.score_blocks(fitted, y, c, length=block, state=state),
         }
         further["one_step"] = {"log_likelihood": fitted.filter(y, c, state=state).log_likelihood / numbers}
     if isinstance(model, Fitted):  # a stream does not know the mean of what it has seen
         mean = np.broadcast_to(model.scaling.output_shift, y.shape)
         further["training_mean"] = {"rmse": metrics.rmse(mean, y)}
-    # The first sample, from 1, at which there is no error: paths are infinite, or their squares are.
-    first = {name: first_not_finite(np.square(found).sum(axis=0)) for name, found in paths.items()}
-    diverged = {name: step for name, step in first.items() if step is not None}
-    scores = {
-        name: DIVERGED if name in diverged else evaluation.score(found, y).as_dict() for name, found in paths.items()
-    }
+    diverged = {name: each.diverged for name, each in found.items() if each.diverged is not None}
+    scores = {name: each.scores.as_dict() for name, each in found.items()}
     return {"samples": len(y), "numbers": numbers, **scores, **further, "diverged": diverged or None}
 
 

@@ -25,7 +25,7 @@ from gpssm.training.optimiser import Diverged, TrainingWarning
 
 NDArray = np.ndarray
 
-DEFAULTS: dict[str, Any] = {"state_dim": AUTO, "num_inducing": 20}
+DEFAULTS: dict[str, Any] = {"state_dim": AUTO}
 """Of the methods that have such choices."""
 HOLDOUT = 0.2
 """What is held back to check a model with, where there is enough."""

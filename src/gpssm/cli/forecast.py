@@ -23,9 +23,12 @@ from gpssm.online.stream import Stream
 from gpssm.plumbing.messages import say
 from gpssm.plumbing.times import Times
 from gpssm.posteriors.fitted import Fitted
-from gpssm.posteriors.states import Forecast
+from gpssm.posteriors.states import Forecast, ForecastSummary
 
 NDArray = np.ndarray
+
+QUANTILES = (0.05, 0.5, 0.95)
+"""What is written of every step, besides mean and standard deviation."""
 
 
 def run(options: ForecastOptions) -> None:
@@ -38,12 +41,16 @@ def run(options: ForecastOptions) -> None:
     past = None if history is None else read_recording(history, model, columns, how, "history")
     steps, ahead = _future(model, options, columns, end_of(model) if past is None else past.end)
     draws: dict[str, Any] = {"num_paths": options.paths, "seed": seed, "calibrated": not options.uncalibrated}
+    paths: Forecast | ForecastSummary
     with working("forecasting", options.quiet):
-        if past is None:
+        if past is None and isinstance(model, Stream):
             paths = model.forecast(steps, ahead, **draws)
         else:
-            fitted = as_fitted(model)
-            state = fitted.filter(past.outputs, past.inputs, seed=seed)._replace(times=past.times)
+            fitted, state = as_fitted(model), None
+            if past is not None:
+                state = fitted.filter(past.outputs, past.inputs, seed=seed)._replace(times=past.times)
+            if not options.whole_path:  # then no path is needed, and any horizon fits into the memory
+                draws["quantiles"] = QUANTILES
             paths = fitted.forecast(steps, ahead, state=state, **draws)
     about: dict[str, object] = {"model": str(options.model), "horizon": steps, "paths": options.paths}
     print_columns(with_times(paths.times, _columns(paths, options.whole_path)), out, about, options.as_json, "step")
@@ -90,6 +97,6 @@ def _after(end: Times | None, future: Series, path: Path) -> NDArray:
     return inputs[before:]
 
 
-def _columns(paths: Forecast, whole_path: bool) -> dict[str, NDArray]:
-    steps = {"step": np.arange(1, len(paths.mean) + 1)}
-    return steps | paths.columns() | (paths.path_columns() if whole_path else {})
+def _columns(paths: Forecast | ForecastSummary, whole_path: bool) -> dict[str, NDArray]:
+    columns = {"step": np.arange(1, len(paths.mean) + 1)} | paths.columns(QUANTILES)
+    return columns | paths.path_columns() if whole_path and isinstance(paths, Forecast) else columns

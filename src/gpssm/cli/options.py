@@ -81,7 +81,11 @@ class FitOptions(NamedTuple):
         typer.Option(metavar="NUMBER", help="Dimension of the state, of methods that have one. [default: auto]"),
     ] = None
     num_inducing: Annotated[
-        int | None, typer.Option(min=1, help="Inducing points of every state, where f is a GP; 20 by default.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Inducing points of every state, where f is a GP. [default: 20, or 40 for more than 8000 samples]",
+        ),
     ] = None
     holdout: Annotated[
         float | None,

@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -16,10 +17,11 @@ from gpssm.cli.output import check_picture, print_json, print_line, report_diver
 from gpssm.cli.trial import read_test, state_after
 from gpssm.datasets.series import Series
 from gpssm.errors import InvalidInput
+from gpssm.evaluation import without_error
 from gpssm.online.stream import Stream
 from gpssm.plumbing.times import Times
 from gpssm.posteriors.fitted import Fitted
-from gpssm.posteriors.states import Forecast, States, first_not_finite
+from gpssm.posteriors.states import Forecast, ForecastSummary, States
 from gpssm.posteriors.verdict import words
 
 NDArray = np.ndarray
@@ -37,6 +39,40 @@ class Followed(NamedTuple):
     """Of predictions one step ahead (T, dy), over their predicted standard deviation."""
 
 
+class FreeRun(NamedTuple):
+    """A forecast of H steps beside what was observed of them; the paths are not kept."""
+
+    forecast: ForecastSummary
+    diverged: int | None
+    """The first step, from 1, of which there is no error."""
+    pit: NDArray
+    """(H, dy) `metrics.pit`; nothing of a run that diverges."""
+    inside: NDArray
+    """(H, dy) `metrics.inside` of the 90% bands, likewise."""
+
+    @classmethod
+    def of(cls, pieces: Iterable[Forecast], truth: NDArray) -> "FreeRun":
+        """Of a forecast that is made in pieces, one after the other."""
+        diverged: list[int] = []
+        pits, inside = [truth[:0]], [truth[:0]]
+
+        def passing() -> Iterator[Forecast]:
+            done = 0
+            for piece in pieces:
+                y = truth[done : done + piece.samples.shape[1]]
+                step = without_error(piece.samples)
+                diverged.extend([] if step is None else [done + step])
+                if not diverged:
+                    seen = not np.isnan(y).all()
+                    pits.append(metrics.pit(piece.samples, y) if seen else y)
+                    inside.append(metrics.inside(piece.samples, y, 0.9) if seen else y)
+                done += len(y)
+                yield piece
+
+        forecast = ForecastSummary.of(passing(), plots.EDGES)
+        return cls(forecast, min(diverged, default=None), np.concatenate(pits), np.concatenate(inside))
+
+
 class View(NamedTuple):
     """What is drawn."""
 
@@ -46,7 +82,7 @@ class View(NamedTuple):
     """Samples before the forecast."""
     future: Series
     """Those since, of every step."""
-    paths: Forecast
+    free_run: FreeRun
     followed: Followed | None
     """Nothing of a stream that cannot be filtered."""
 
@@ -102,9 +138,9 @@ def _of_training(fitted: Fitted) -> View:
         raise InvalidInput(f"data: missing, and the model holds {kept} sample(s) of its training; expected a file.")
     cut = kept - max(1, kept // 4)
     past, future = recording.rows(slice(None, cut)), recording.rows(slice(cut, None))
-    paths = fitted.forecast(kept - cut, future.inputs, state=fitted.filter(past.outputs, past.inputs))
+    free_run = _free_run(fitted, future, fitted.filter(past.outputs, past.inputs))
     about = f"free run over the last quarter of {kept} training samples"
-    return _view(about, past, future, paths, _followed(fitted, recording, None))
+    return _view(about, past, future, free_run, _followed(fitted, recording, None))
 
 
 def _of_test(model: Fitted | Stream, past: Series | None, test: Series, name: str, before: str) -> View:
@@ -113,19 +149,24 @@ def _of_test(model: Fitted | Stream, past: Series | None, test: Series, name: st
     about = f"free run over {name}, from {before or end}"
     if isinstance(model, Stream) and not model.readable and past is None:
         paths = model.forecast(len(test.outputs), test.inputs)
-        return _view(about, test.rows(slice(0)), test, paths, None)
+        return _view(about, test.rows(slice(0)), test, FreeRun.of([paths], test.outputs), None)
     fitted = as_fitted(model)
     state = state_after(fitted, past)
-    paths = fitted.forecast(len(test.outputs), test.inputs, state=state)
-    test = test if test.times is not None else test._replace(times=paths.times)
-    return _view(about, past or fitted.recording, test, paths, _followed(fitted, test, state))
+    free_run = _free_run(fitted, test, state)
+    test = test if test.times is not None else test._replace(times=free_run.forecast.times)
+    return _view(about, past or fitted.recording, test, free_run, _followed(fitted, test, state))
 
 
-def _view(about: str, past: Series, future: Series, paths: Forecast, followed: Followed | None) -> View:
+def _free_run(fitted: Fitted, test: Series, state: States) -> FreeRun:
+    c = fitted.future(len(test.outputs), test.inputs, state)
+    return FreeRun.of(fitted.pieces(c, state=state), test.outputs)
+
+
+def _view(about: str, past: Series, future: Series, free_run: FreeRun, followed: Followed | None) -> View:
     if np.isnan(future.outputs).all():
         raise InvalidInput("data: holds no number to compare with; expected at least one.")
     shown = min(len(past.outputs), max(20, len(future.outputs) // 3)) if _follows(past, future) else 0
-    return View(about, past.rows(slice(len(past.outputs) - shown, None)), future, paths, followed)
+    return View(about, past.rows(slice(len(past.outputs) - shown, None)), future, free_run, followed)
 
 
 def _follows(past: Series, future: Series) -> bool:
@@ -145,15 +186,16 @@ def _followed(fitted: Fitted, recording: Series, state: States | None) -> Follow
 
 
 def _scores(view: View) -> Scores:
-    y, samples = view.future.outputs, view.paths.samples
-    diverged = first_not_finite(np.square(samples).sum(axis=0))
+    y, diverged, inside = view.future.outputs, view.free_run.diverged, view.free_run.inside
     fit = coverage = np.full(y.shape[1], np.nan)
     together = one_step = math.nan
     if diverged is None:
-        fit = metrics.fit_percent(view.paths.mean, y)
+        fit = metrics.fit_percent(view.free_run.forecast.mean, y)
         observed = ~np.isnan(y).all(axis=0)
-        coverage = np.array([_coverage(samples, y, [i]) if observed[i] else math.nan for i in range(y.shape[1])])
-        together = _coverage(samples, y, slice(None))
+        coverage = np.array(
+            [np.nanmean(each) if seen else math.nan for each, seen in zip(inside.T, observed, strict=True)]
+        )
+        together = float(np.nanmean(inside))
     lag1: list[float] = []
     if view.followed is not None:
         residuals = view.followed.residuals[:, _observed(view)]
@@ -172,10 +214,6 @@ def _scores(view: View) -> Scores:
 def _pooled(fit: NDArray) -> float:
     """Over all outputs, in percent, from the mean of their squared errors in units of their standard deviations."""
     return 100 * (1 - math.sqrt(np.mean((1 - fit / 100) ** 2))) if len(fit) else math.nan
-
-
-def _coverage(samples: NDArray, y: NDArray, columns: Any) -> float:
-    return metrics.coverage(samples[:, :, columns], y[:, columns], 0.9)
 
 
 def _observed(view: View) -> NDArray:
@@ -216,8 +254,8 @@ def _draw_forecast(view: View, scores: Scores, figure: Any, num_outputs: int, nu
     axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for i, ax in enumerate(axes[:num_outputs]):
         past = view.past.outputs if before else None
-        plots.forecast(view.paths, past=past, future=future.outputs, channel=i, times=times, ax=ax)
-        ax.set_title(_title(view.paths.names[i], scores, i), loc="left")
+        plots.forecast(view.free_run.forecast, past=past, future=future.outputs, channel=i, times=times, ax=ax)
+        ax.set_title(_title(view.free_run.forecast.names[i], scores, i), loc="left")
         _place_legend(ax, first=i == 0)
     if num_inputs:
         plots.inputs(
@@ -265,10 +303,10 @@ def _place_legend(ax: Any, *, first: bool) -> None:
 def _draw_diagnostics(view: View, scores: Scores, figure: Any) -> None:
     """Residuals and calibration of the outputs that were observed; of a stream the latter alone."""
     seen = _observed(view)
-    names = tuple(name for name, known in zip(view.paths.names, seen, strict=True) if known)
+    names = tuple(name for name, known in zip(view.free_run.forecast.names, seen, strict=True) if known)
     pits, axes = {}, figure.subplots(1, 3)
     if scores.diverged is None:
-        pits["free run"] = metrics.pit(view.paths.samples, view.future.outputs)[:, seen]
+        pits["free run"] = view.free_run.pit[:, seen]
     if view.followed is not None:
         residuals = view.followed.residuals[:, seen]
         plots.residuals(residuals, names=names, times=view.followed.times, ax=axes[0])

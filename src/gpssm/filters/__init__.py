@@ -1,10 +1,8 @@
 """Filters as pure functions: exact Kalman, ensemble Kalman, extended Kalman, particle.
 
-A filter of a fitted model is a module with `filter_recording(model, members, outputs, inputs, key, settings)`. It
-starts from `members` (n, dx) one step before the first sample, or from p(x_0) where they are None, and runs over
-standardised `outputs` (T, dy), NaN where one is missing, and `inputs` (T, dc). It returns an object with `mean`
-(T, dx), `cov` (T, dx, dx), `log_likelihood` (T,) and the `members` (n, dx) after the last sample. A new filter is such
-a file and one line here.
+A filter of a fitted model is a module with `filter_of(model, settings)`, which returns a `stepwise.Filter`: where it
+starts, what one sample does, and draws of where it is. All of it is standardised. A new filter is such a file and one
+line here.
 """
 
 from gpssm.plumbing.lazy import exports

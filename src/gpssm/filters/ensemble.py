@@ -30,6 +30,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from gpssm.filters.stepwise import Filter
 from gpssm.models.emission import Emission
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.noise import Likelihood, Noise, num_draws
@@ -242,13 +243,13 @@ def correct(
     mean = filtered.mean + share * gap
     cov = share * cov + (1 - share) * filtered.cov + share * (1 - share) * gap[:, None] * gap
     centre, current = sample_moments(filtered.members)
-    stretch_t = solve_lower_transposed(_safe_cholesky(current), cholesky(cov).T)
+    stretch_t = solve_lower_transposed(safe_cholesky(current), cholesky(cov).T)
     members = mean + (filtered.members - centre) @ stretch_t
     corrected = Filtered(members, mean, cov, filtered.log_likelihood)
     return jax.tree.map(lambda new, old: jnp.where(jnp.any(seen.mask), new, old), corrected, filtered)
 
 
-def _safe_cholesky(cov: Float[Array, "dx dx"]) -> Float[Array, "dx dx"]:
+def safe_cholesky(cov: Float[Array, "dx dx"]) -> Float[Array, "dx dx"]:
     """Factor of an ensemble's covariance; the floor keeps it real where the members have collapsed."""
     floor = 1e-10 * (jnp.trace(cov) + 1e-30)
     return cholesky(cov + floor * jnp.eye(cov.shape[0], dtype=cov.dtype))
@@ -273,27 +274,22 @@ class FilterSettings(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """Predictions and filtered states, one entry per time step."""
+    """Prediction and filtered state, of one time step or of all."""
 
     predicted: Predicted
     filtered: Filtered
 
     @property
-    def mean(self) -> Float[Array, "t dx"]:
+    def mean(self) -> Float[Array, "*t dx"]:
         return self.filtered.mean
 
     @property
-    def cov(self) -> Float[Array, "t dx dx"]:
+    def cov(self) -> Float[Array, "*t dx dx"]:
         return self.filtered.cov
 
     @property
-    def log_likelihood(self) -> Float[Array, " t"]:
+    def log_likelihood(self) -> Float[Array, "*t"]:
         return self.filtered.log_likelihood
-
-    @property
-    def members(self) -> Float[Array, "n dx"]:
-        """After the last sample: where a forecast continues from."""
-        return self.filtered.members[-1]
 
 
 Transition = Callable[[Float[Array, "n d"]], tuple[Float[Array, "n dx"], Noise]]
@@ -376,16 +372,26 @@ def run(
     return jax.lax.scan(body, first, (outputs, inputs, *draws))[1]
 
 
-def filter_recording(
-    model: GPSSM, members: Array | None, outputs: Array, inputs: Array, key: Array, settings: FilterSettings
-) -> Trace:
-    """The filter as `gpssm.filters.FILTERS` knows it: from `members` (n, dx), or from p(x_0)."""
-    key_x0, key_noise = jax.random.split(key)
-    if members is None:
+def filter_of(model: GPSSM, settings: FilterSettings) -> Filter:
+    """The filter as `gpssm.filters.FILTERS` knows it. Its state are the members, and what it finds a step's `Trace`."""
+    transition, observing, options = model.transition.marginal(), Observing.of(model, settings.taper), settings.options
+    dtype = observing.obs_noise.variance.dtype
+
+    def start(members: Array | None, key: Array) -> Array:
+        if members is not None:
+            return members
         shape = (settings.num_members, model.state_dim)
-        members = model.initial_state.prior_members(jax.random.normal(key_x0, shape, outputs.dtype))
-    observing = Observing.of(model, settings.taper)
-    return run(model.transition.marginal(), observing, members, outputs, inputs, key_noise, settings.options)
+        return model.initial_state.prior_members(jax.random.normal(key, shape, dtype))
+
+    def step(members: Array, y: Array, c: Array, key: Array) -> tuple[Array, Trace]:
+        f_mean, f_noise = transition(with_inputs(members, c))
+        kinds = num_draws(f_noise, observing.process_noise)
+        draws = draw_noise(key, 1, *members.shape, len(y), kinds=kinds, options=options, dtype=dtype)
+        process_draws, obs_draws = jax.tree.map(lambda a: a[0], draws)
+        predicted, filtered = assimilate(f_mean, f_noise, y, process_draws, obs_draws, observing, options)
+        return filtered.members, Trace(predicted, filtered)
+
+    return Filter(start, step, lambda members, key: members)
 
 
 def moving_draws(transition: Callable[..., tuple[Array, Noise]], x: Array, process_noise: Noise) -> int:
@@ -422,29 +428,3 @@ def draw_noise(
     if options.update == "sqrt":
         return process, None
     return process, jax.random.normal(key_y, (length, num_members, output_dim), jnp.float32).astype(dtype)
-
-
-def smooth(trace: Trace) -> tuple[Float[Array, "t dx"], Float[Array, "t dx dx"]]:
-    """Ensemble Rauch-Tung-Striebel smoother: means (T, dx) and covariances (T, dx, dx) given all observations.
-
-        x^s_t = x_t + J_t (x^s_{t+1} - xbar_{t+1}),   J_t = cov(x_t, xbar_{t+1}) cov(xbar_{t+1})^{-1}
-
-    member by member, with covariances of the ensemble. Cost O(T (n dx^2 + dx^3)).
-    """
-
-    def body(smoothed: Array, now: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
-        members, predicted = now
-        anomalies = members - jnp.mean(members, axis=0)
-        ahead = predicted - jnp.mean(predicted, axis=0)
-        scale = 1.0 / (members.shape[0] - 1)
-        chol = _safe_cholesky(ahead.T @ ahead * scale)
-        half = solve_lower(chol, ahead.T @ anomalies * scale)
-        gain_t = solve_lower_transposed(chol, half)
-        smoothed = members + (smoothed - predicted) @ gain_t
-        return smoothed, sample_moments(smoothed)
-
-    last = trace.filtered.members[-1]
-    pairs = trace.filtered.members[:-1], trace.predicted.members[1:]
-    _, (means, covs) = jax.lax.scan(body, last, pairs, reverse=True)
-    mean, cov = sample_moments(last)
-    return jnp.concatenate([means, mean[None]]), jnp.concatenate([covs, cov[None]])

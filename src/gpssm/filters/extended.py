@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from gpssm.filters import kalman, particle
 from gpssm.filters.ensemble import FilterSettings, Observing, Transition, sample_moments, with_inputs
 from gpssm.filters.kalman import Gaussian, System, Trace
+from gpssm.filters.stepwise import Filter, Moments
 from gpssm.models.gpssm import GPSSM
 from gpssm.numerics.linalg import cholesky, solve_lower, symmetric_root
 
@@ -38,6 +39,26 @@ def linearise(
     obs_cov = jnp.diag(jnp.asarray(observing.obs_noise.variance))
     process_cov = observing.process_noise.covariance + f_cov
     return System(a, process_cov, matrix, expected - matrix @ ahead, obs_cov), ahead - a @ mean
+
+
+def step(
+    transition: Transition,
+    observing: Observing,
+    state: Gaussian,
+    y: Float[Array, " dy"],
+    c: Float[Array, " dc"],
+    *,
+    inflation: float = 1.0,
+) -> tuple[Gaussian, Trace]:
+    """The state after a sample, and all that is known of that time; arguments as in `run`."""
+    system, offset = linearise(transition, observing, state.mean, c)
+    predicted = kalman.predict(state, system, offset)
+    predicted = predicted._replace(cov=inflation**2 * predicted.cov)
+    expected = system.emission @ predicted.mean + system.emission_bias
+    expected_cov = system.emission @ predicted.cov @ system.emission.T
+    variance, score = observing.obs_noise.match(y, expected, expected_cov)
+    filtered, gaussian_score = kalman.update(predicted, system._replace(obs_cov=jnp.diag(variance)), y)
+    return filtered, Trace(predicted, filtered, gaussian_score if score is None else score)
 
 
 def run(
@@ -68,15 +89,7 @@ def run(
     """
 
     def body(state: Gaussian, now: tuple[Array, Array]) -> tuple[Gaussian, Trace]:
-        y, c = now
-        system, offset = linearise(transition, observing, state.mean, c)
-        predicted = kalman.predict(state, system, offset)
-        predicted = predicted._replace(cov=inflation**2 * predicted.cov)
-        expected = system.emission @ predicted.mean + system.emission_bias
-        expected_cov = system.emission @ predicted.cov @ system.emission.T
-        variance, score = observing.obs_noise.match(y, expected, expected_cov)
-        filtered, gaussian_score = kalman.update(predicted, system._replace(obs_cov=jnp.diag(variance)), y)
-        return filtered, Trace(predicted, filtered, gaussian_score if score is None else score)
+        return step(transition, observing, state, *now, inflation=inflation)
 
     return jax.lax.scan(body, first, (outputs, inputs))[1]
 
@@ -91,16 +104,22 @@ def draws(state: Gaussian, noise: Float[Array, "n dx"]) -> Float[Array, "n dx"]:
     return state.mean + white.T @ symmetric_root(state.cov)  # a state without noise may have a singular covariance
 
 
-def filter_recording(
-    model: GPSSM, members: Array | None, outputs: Array, inputs: Array, key: Array, settings: FilterSettings
-) -> particle.Trace:
+def filter_of(model: GPSSM, settings: FilterSettings) -> Filter:
     """The filter as `gpssm.filters.FILTERS` knows it; what it leaves for forecasts are draws of the last state."""
-    if members is None:
+    transition, observing = model.transition.marginal(), Observing.of(model)
+    dtype = observing.obs_noise.variance.dtype
+
+    def start(members: Array | None, key: Array) -> Gaussian:
+        if members is not None:
+            return Gaussian(*sample_moments(members))
         chol = jnp.asarray(model.initial_state.prior_chol)
-        first = Gaussian(jnp.asarray(model.initial_state.prior_mean), chol @ chol.T)
-    else:
-        first = Gaussian(*sample_moments(members))
-    trace = run(model.transition.marginal(), Observing.of(model), first, outputs, inputs)
-    last = jax.tree.map(lambda a: a[-1], trace.filtered)
-    eps = jax.random.normal(key, (particle.NUM_PARTICLES, model.state_dim), outputs.dtype)
-    return particle.Trace(*trace.filtered, trace.log_likelihood, draws(last, eps))
+        return Gaussian(jnp.asarray(model.initial_state.prior_mean), chol @ chol.T)
+
+    def assimilated(state: Gaussian, y: Array, c: Array, key: Array) -> tuple[Gaussian, Moments]:
+        state, found = step(transition, observing, state, y, c)
+        return state, Moments(*state, found.log_likelihood)
+
+    def members(state: Gaussian, key: Array) -> Array:
+        return draws(state, jax.random.normal(key, (particle.NUM_PARTICLES, model.state_dim), dtype))
+
+    return Filter(start, assimilated, members)

@@ -37,11 +37,11 @@ class System(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """Predicted and filtered states at every time, and the log-likelihood of every sample."""
+    """Predicted and filtered state, and the log-likelihood of the sample, at one time or at all."""
 
     predicted: Gaussian
     filtered: Gaussian
-    log_likelihood: Float[Array, " t"]
+    log_likelihood: Float[Array, "*t"]
 
 
 def predict(state: Gaussian, system: System, offset: Float[Array, " dx"]) -> Gaussian:
@@ -82,6 +82,15 @@ def update(state: Gaussian, system: System, y: Float[Array, " dy"]) -> tuple[Gau
     return Gaussian(state.mean + gain @ innovation, cov), score
 
 
+def step(
+    system: System, state: Gaussian, y: Float[Array, " dy"], offset: Float[Array, " dx"]
+) -> tuple[Gaussian, Trace]:
+    """Move and condition: the state after a sample, and all that is known of that time."""
+    predicted = predict(state, system, offset)
+    filtered, score = update(predicted, system, y)
+    return filtered, Trace(predicted, filtered, score)
+
+
 def filter(
     system: System, initial: Gaussian, outputs: Float[Array, "t dy"], offsets: Float[Array, "t dx"] | None = None
 ) -> Trace:
@@ -104,30 +113,31 @@ def filter(
     if offsets is None:
         offsets = jnp.zeros((outputs.shape[0], initial.mean.shape[0]), outputs.dtype)
 
-    def body(state: Gaussian, now: tuple[Array, Array]) -> tuple[Gaussian, Trace]:
-        y, offset = now
-        predicted = predict(state, system, offset)
-        filtered, score = update(predicted, system, y)
-        return filtered, Trace(predicted, filtered, score)
-
-    return jax.lax.scan(body, initial, (outputs, offsets))[1]
+    return jax.lax.scan(lambda state, now: step(system, state, *now), initial, (outputs, offsets))[1]
 
 
-def smooth(system: System, trace: Trace, outputs: Float[Array, "t dy"]) -> Gaussian:
-    """States (T, dx) and covariances (T, dx, dx) given all samples, from what `filter` returns. Cost O(T dx^3).
+Score = tuple[Float[Array, " dx"], Float[Array, "dx dx"]]
+"""What samples say of the state before them: r and N of `smooth`."""
+
+
+def smooth(
+    system: System, predicted: Gaussian, outputs: Float[Array, "t dy"], ahead: Score | None = None
+) -> tuple[Score, Gaussian]:
+    """States (T, dx) and covariances (T, dx, dx) given all samples, from what `filter` predicted. Cost O(T dx^3).
 
     Bryson and Frazier's form, which works backwards with the score r_t = d log p(y_{t:T}) / d m_t and its information
-    N_t, so that no covariance of a state is inverted: in a companion form they are singular.
+    N_t, so that no covariance of a state is inverted: in a companion form they are singular. `ahead` is what samples
+    after these say, nothing if there are none; what comes first is what all of them say to those before.
 
     >>> walk = System(jnp.eye(1), jnp.eye(1), jnp.eye(1), jnp.zeros(1), jnp.eye(1))
     >>> outputs = jnp.array([[1.0], [jnp.nan], [2.0]])
-    >>> states = smooth(walk, filter(walk, Gaussian(jnp.zeros(1), jnp.eye(1)), outputs), outputs)
+    >>> _, states = smooth(walk, filter(walk, Gaussian(jnp.zeros(1), jnp.eye(1)), outputs).predicted, outputs)
     >>> [round(float(v), 2) for v in states.mean[:, 0]]
     [0.91, 1.27, 1.64]
     """
-    eye = jnp.eye(trace.predicted.mean.shape[1], dtype=outputs.dtype)
+    eye = jnp.eye(predicted.mean.shape[1], dtype=outputs.dtype)
 
-    def body(ahead: tuple[Array, Array], now: tuple[Gaussian, Array]) -> tuple[tuple[Array, Array], Gaussian]:
+    def body(ahead: Score, now: tuple[Gaussian, Array]) -> tuple[Score, Gaussian]:
         (r, n), ((mean, cov), y) = ahead, now
         seen = ~jnp.isnan(y)
         c = jnp.where(seen[:, None], system.emission, 0.0)
@@ -140,5 +150,5 @@ def smooth(system: System, trace: Trace, outputs: Float[Array, "t dy"]) -> Gauss
         smoothed = Gaussian(mean + cov @ r, cov - cov @ n @ cov)
         return (system.transition.T @ r, system.transition.T @ n @ system.transition), smoothed
 
-    zero = (jnp.zeros_like(eye[0]), jnp.zeros_like(eye))
-    return jax.lax.scan(body, zero, (trace.predicted, outputs), reverse=True)[1]
+    nothing = (jnp.zeros_like(eye[0]), jnp.zeros_like(eye))
+    return jax.lax.scan(body, nothing if ahead is None else ahead, (predicted, outputs), reverse=True)

@@ -7,6 +7,7 @@ is not; how many are enough grows exponentially with the number of channels that
 Arguments are those of `filters.ensemble`; a NaN is a missing channel.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from gpssm.filters.ensemble import FilterSettings, Observing, Transition, move, with_inputs
+from gpssm.filters.stepwise import Filter, Moments
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.noise import num_draws
 
@@ -79,48 +81,74 @@ def run(
     >>> round(float(trace.mean[0, 0]), 1)  # two thirds of the way, as the exact filter
     2.0
     """
-    num_particles, state_dim = first.shape
-    equal = jnp.full(num_particles, -jnp.log(num_particles), first.dtype)
 
-    def body(
-        carry: tuple[Array, Array], now: tuple[Array, Array, Array]
-    ) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
-        (particles, log_weights), (y, c, key) = carry, now
-        key_move, key_resample = jax.random.split(key)
-        f_mean, f_noise = transition(with_inputs(particles, c))
-        kinds = num_draws(f_noise, observing.process_noise)
-        # Drawn step by step: all at once, a long recording's draws for a thousand particles would fill the memory.
-        draws = jax.random.normal(key_move, (kinds, num_particles, state_dim), jnp.float32).astype(first.dtype)
-        particles = move(f_mean, f_noise, observing.process_noise, draws)
-
-        log_weights = log_weights + observing.obs_noise.log_prob(y, observing.emission(particles))
-        score = jax.nn.logsumexp(log_weights)
-        log_weights = log_weights - score
-        weights = jnp.exp(log_weights)
-        mean, cov = weighted_moments(particles, weights)
-
-        few = 1.0 / jnp.sum(weights**2) < _RESAMPLE_SHARE * num_particles
-        chosen = systematic(weights, jax.random.uniform(key_resample, (), first.dtype), num_particles)
-        particles = jnp.where(few, particles[chosen], particles)
-        log_weights = jnp.where(few, equal, log_weights)
-        return (particles, log_weights), (mean, cov, score)
+    def body(state: Weighted, now: tuple[Array, Array, Array]) -> tuple[Weighted, Moments]:
+        return step(transition, observing, state, *now)
 
     key_steps, key_last = jax.random.split(key)
     keys = jax.random.split(key_steps, outputs.shape[0])
-    (particles, log_weights), (mean, cov, scores) = jax.lax.scan(body, (first, equal), (outputs, inputs, keys))
-    offset = jax.random.uniform(key_last, (), first.dtype)
-    return Trace(mean, cov, scores, particles[systematic(jnp.exp(log_weights), offset, num_particles)])
+    last, found = jax.lax.scan(body, Weighted.equally(first), (outputs, inputs, keys))
+    return Trace(*found, last.resampled(key_last, len(first)))
 
 
-def filter_recording(
-    model: GPSSM, members: Array | None, outputs: Array, inputs: Array, key: Array, settings: FilterSettings
-) -> Trace:
+def step(
+    transition: Transition,
+    observing: Observing,
+    state: "Weighted",
+    y: Float[Array, " dy"],
+    c: Float[Array, " dc"],
+    key: Array,
+) -> tuple["Weighted", Moments]:
+    """Particles after a sample, and their moments before they were resampled; arguments as in `run`."""
+    (particles, log_weights), dtype = state, state.particles.dtype
+    num_particles = len(particles)
+    key_move, key_resample = jax.random.split(key)
+    f_mean, f_noise = transition(with_inputs(particles, c))
+    kinds = num_draws(f_noise, observing.process_noise)
+    # Drawn step by step: all at once, a long recording's draws for a thousand particles would fill the memory.
+    draws = jax.random.normal(key_move, (kinds, *particles.shape), jnp.float32).astype(dtype)
+    particles = move(f_mean, f_noise, observing.process_noise, draws)
+
+    log_weights = log_weights + observing.obs_noise.log_prob(y, observing.emission(particles))
+    score = jax.nn.logsumexp(log_weights)
+    log_weights = log_weights - score
+    weights = jnp.exp(log_weights)
+    mean, cov = weighted_moments(particles, weights)
+
+    few = 1.0 / jnp.sum(weights**2) < _RESAMPLE_SHARE * num_particles
+    chosen = systematic(weights, jax.random.uniform(key_resample, (), dtype), num_particles)
+    particles = jnp.where(few, particles[chosen], particles)
+    log_weights = jnp.where(few, Weighted.equally(particles).log_weights, log_weights)
+    return Weighted(particles, log_weights), Moments(mean, cov, score)
+
+
+class Weighted(NamedTuple):
+    """Particles, and the logarithms of their weights, which sum to one."""
+
+    particles: Float[Array, "n dx"]
+    log_weights: Float[Array, " n"]
+
+    @classmethod
+    def equally(cls, particles: Float[Array, "n dx"]) -> "Weighted":
+        """All with the same weight."""
+        count = len(particles)
+        return cls(particles, jnp.full(count, -jnp.log(count), particles.dtype))
+
+    def resampled(self, key: Array, count: int) -> Float[Array, "m dx"]:
+        """As many that have equal weights."""
+        offset = jax.random.uniform(key, (), self.particles.dtype)
+        return self.particles[systematic(jnp.exp(self.log_weights), offset, count)]
+
+
+def filter_of(model: GPSSM, settings: FilterSettings) -> Filter:
     """The filter as `gpssm.filters.FILTERS` knows it; `settings` are those of an ensemble and change nothing here."""
-    key_x0, key_noise = jax.random.split(key)
-    if members is None:
+    transition, observing = model.transition.marginal(), Observing.of(model)
+    dtype = observing.obs_noise.variance.dtype
+
+    def start(members: Array | None, key: Array) -> Weighted:
+        if members is not None:  # of any filter, and as many as it had
+            return Weighted.equally(Weighted.equally(members).resampled(key, NUM_PARTICLES))
         shape = (NUM_PARTICLES, model.state_dim)
-        first = model.initial_state.prior_members(jax.random.normal(key_x0, shape, outputs.dtype))
-    else:  # of any filter, and as many as it had
-        equal = jnp.full(members.shape[0], 1.0 / members.shape[0], outputs.dtype)
-        first = members[systematic(equal, jax.random.uniform(key_x0, (), outputs.dtype), NUM_PARTICLES)]
-    return run(model.transition.marginal(), Observing.of(model), first, outputs, inputs, key_noise)
+        return Weighted.equally(model.initial_state.prior_members(jax.random.normal(key, shape, dtype)))
+
+    return Filter(start, partial(step, transition, observing), lambda state, key: state.resampled(key, NUM_PARTICLES))

@@ -42,6 +42,8 @@ from gpssm.training.restarts import Restarts
 from gpssm.training.windows import cut, filled_up
 
 _MAX_NORM = 0.995
+# Samples from which on there is more to be known of f, and the inducing points below and above.
+_LONG, _INDUCING = 8000, (20, 40)
 
 
 class Learner(eqx.Module):
@@ -163,8 +165,7 @@ class StateSpaceMethod(Specification, ABC):
         problem = method.problem(*data, seed)
         if stage.first is None:
             dx, _, dc = problem.dims
-            inducing = getattr(method, "num_inducing", 0)
-            guards.report(guards.too_few(problem.num_observed, dx, dx + dc, inducing))
+            guards.report(guards.too_few(problem.num_observed, dx, dx + dc, problem.model.num_inducing))
         monitor = Monitor(stage.interruption, watch, again=stage.again)
         posterior = Restarts(method, problem, monitor, seed, linear).best(restarts).learned_from(*data, seed=seed)
         posterior.history.messages[:0] = [why] if why else []
@@ -249,7 +250,8 @@ class GPMethod(StateSpaceMethod):
     """A method whose transition is a mean function plus a sparse GP for every state dimension.
 
     Args:
-        num_inducing: inducing points of each state dimension's GP.
+        num_inducing: inducing points of each state dimension's GP; by default 20, or 40 for recordings of more than
+            8000 samples.
         kernel: covariance function; given a length scale per input automatically. Its initial values
             are relative to the standard deviations of states and inputs.
         mean: mean function of the transition: `"linear"` (learned, initialised by least squares),
@@ -260,7 +262,7 @@ class GPMethod(StateSpaceMethod):
         inducing_rate: learning rate of the inducing inputs, relative to the others.
     """
 
-    num_inducing: int = 20
+    num_inducing: int | None = None
     kernel: Kernel = field(default=RBF(), kw_only=True)
     mean: MeanLike = field(default="linear", kw_only=True)
     mixed: bool = field(default=False, kw_only=True)
@@ -274,7 +276,8 @@ class GPMethod(StateSpaceMethod):
             raise InvalidInput(f"kernel: expected a kernel such as gpssm.RBF(), got {self.kernel!r}.")
 
     def transition(self, rough: RoughStates, seed: int) -> Transition:
-        return gp_transition(rough, self.num_inducing, self.kernel, self.mean, self.mixed)
+        count = self.num_inducing or _INDUCING[sum(map(len, rough.states)) > _LONG]
+        return gp_transition(rough, count, self.kernel, self.mean, self.mixed)
 
     def rates(self, problem: Problem) -> dict[str, float]:
         return {"inducing_inputs": self.inducing_rate} | super().rates(problem)

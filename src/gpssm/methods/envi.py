@@ -189,8 +189,8 @@ class EnVI(GPMethod):
 
     >>> import gpssm
     >>> method = gpssm.EnVI(state_dim=4, obs_noise=0.1, fixed=("obs_noise",))  # the variance of the noise is known
-    >>> method.num_inducing
-    20
+    >>> method.name
+    'EnVI'
     >>> posterior = method.fit(outputs, inputs)  # doctest: +SKIP
     """
 

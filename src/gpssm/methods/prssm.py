@@ -102,8 +102,8 @@ class PRSSM(GPMethod):
         num_samples: trajectories of every window.
 
     >>> import gpssm
-    >>> gpssm.PRSSM(state_dim=4, num_samples=8).num_inducing
-    20
+    >>> gpssm.PRSSM(state_dim=4, num_samples=8).name
+    'PRSSM'
     """
 
     num_samples: int = field(default=16, kw_only=True)

@@ -56,13 +56,13 @@ class Calibration(NamedTuple):
     independent: float
     """How many independent errors they come from, roughly."""
 
-    def at(self, horizon: int) -> Float[NDArray, "h2 dy"]:
-        """The factors of the first `horizon` steps."""
-        return self.factors[np.minimum(np.arange(horizon), len(self.factors) - 1)]
+    def at(self, horizon: int, first: int = 0) -> Float[NDArray, "h2 dy"]:
+        """The factors of `horizon` steps, from step `first` on."""
+        return self.factors[np.minimum(np.arange(first, first + horizon), len(self.factors) - 1)]
 
-    def applied(self, samples: Float[NDArray, "p h2 dy"]) -> Float[NDArray, "p h2 dy"]:
-        """Sample paths, spread about their median; where they have diverged they stay as they are."""
-        return spread_by(self.at(samples.shape[1]), samples)
+    def applied(self, samples: Float[NDArray, "p h2 dy"], first: int = 0) -> Float[NDArray, "p h2 dy"]:
+        """Sample paths from step `first` on, spread about their median; where they have diverged they stay."""
+        return spread_by(self.at(samples.shape[1], first), samples)
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON: the factors at 1, 2, 4, ... steps ahead, a list for every output."""
@@ -223,12 +223,13 @@ def rolling_errors(
     starts = range(0, length - horizon + 1, -(-(length - horizon + 1) // _ORIGINS))
     settings: Any = {"num_paths": _PATHS, "seed": seed, "calibrated": False}
 
-    def paths(by: Origin) -> list[NDArray]:
+    def paths(by: Origin) -> Iterator[NDArray]:
         found = rolling(by.fitted, outputs, inputs, starts, horizon, state=by.state, **settings)
-        return [forecast.samples for _, forecast in found]
+        return (forecast.samples for _, forecast in found)
 
-    made = paths(of)
-    rows = zip(starts, made, made if promised is None else paths(promised), strict=True)
+    # One forecast at a time, of each: those of a long recording would fill the memory.
+    pairs = ((a, a) for a in paths(of)) if promised is None else zip(paths(of), paths(promised), strict=True)
     with np.errstate(invalid="ignore"):  # of what has diverged nothing can be said
-        errors = [Errors.of(start, a, b, outputs[start : start + horizon]) for start, a, b in rows]
+        rows = zip(starts, pairs, strict=True)
+        errors = [Errors.of(start, *pair, outputs[start : start + horizon]) for start, pair in rows]
     return [e for e in errors if np.isfinite(e.score).any()]

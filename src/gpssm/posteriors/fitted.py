@@ -17,8 +17,9 @@ index of times goes on in what is returned. What looks as if it was not meant is
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast, overload
 
 import numpy as np
 from jaxtyping import Float
@@ -41,7 +42,8 @@ from gpssm.plumbing.validation import (
 from gpssm.posteriors.calibration import Calibration, Origin, rolling_errors
 from gpssm.posteriors.check import Check
 from gpssm.posteriors.history import History
-from gpssm.posteriors.states import Forecast, States, check_state, kept_recording
+from gpssm.posteriors.states import Forecast, ForecastSummary, States, check_state, kept_recording, probabilities
+from gpssm.posteriors.stretches import filled, rows_of
 from gpssm.posteriors.summary import Summary
 
 NDArray = np.ndarray
@@ -172,6 +174,7 @@ class Fitted(ABC):
         """`sum_t log p(y_t | y_{1:t-1})` of a recording, in nats, for outputs in the user's units; as in `filter`."""
         return self.filter(outputs, inputs, filter=filter, seed=seed).log_likelihood
 
+    @overload
     def forecast(
         self,
         horizon: int,
@@ -181,7 +184,25 @@ class Fitted(ABC):
         num_paths: int = 500,
         seed: int = 0,
         calibrated: bool = True,
-    ) -> Forecast:
+        quantiles: None = None,
+    ) -> Forecast: ...
+
+    @overload
+    def forecast(
+        self, horizon: int, inputs: Any = None, *, quantiles: Sequence[float], **how: Any
+    ) -> ForecastSummary: ...
+
+    def forecast(
+        self,
+        horizon: int,
+        inputs: Any = None,
+        *,
+        state: States | None = None,
+        num_paths: int = 500,
+        seed: int = 0,
+        calibrated: bool = True,
+        quantiles: Sequence[float] | None = None,
+    ) -> Forecast | ForecastSummary:
         """Sample paths of the next `horizon` outputs: uncertain state, process and observation noise.
 
         Where f is a GP each path has its own draw of it, so that what is not known of f is in the spread.
@@ -194,22 +215,28 @@ class Fitted(ABC):
             num_paths: number of paths, 2 or more.
             seed: of the draws.
             calibrated: spread the outputs as the model's `calibration` says, if it has one.
+            quantiles: probabilities in [0, 1], for a horizon whose paths would fill the memory: what is returned has
+                `mean`, `std` and these quantiles, and no paths.
 
         Returns:
-            Paths of outputs (num_paths, horizon, dy) and states, with their `mean`, `std` and `quantile`.
+            Paths of outputs (num_paths, horizon, dy) and states, with their `mean`, `std` and `quantile`; with
+            `quantiles` what is known of them without the paths. A shorter horizon has the same paths, cut short.
 
         >>> from gpssm import LastValue
         >>> ahead = LastValue().fit([[1.0], [2.0], [4.0]]).forecast(3, num_paths=50)
         >>> ahead.samples.shape, ahead.mean.shape
         ((50, 3, 1), (3, 1))
+        >>> far = LastValue().fit([[1.0], [2.0], [4.0]]).forecast(5000, num_paths=50, quantiles=[0.05, 0.95])
+        >>> [edge.shape for edge in far.band(0.9)]
+        [(5000, 1), (5000, 1)]
         """
-        positive_int("horizon", horizon)
+        c = self.future(horizon, inputs, state)
         positive_int("num_paths", num_paths, 2)
-        check_state(state, self.state_dim)
-        expected = _times_after(self.end if state is None else state)
-        c = model_inputs(inputs, horizon, self._known(), expected)
-        self._guard("inputs", c)
-        return self.ahead(c, state=state, num_paths=num_paths, seed=seed, calibrated=calibrated)
+        how: Any = {"state": state, "num_paths": num_paths, "seed": seed, "calibrated": calibrated}
+        if quantiles is None:
+            return self.ahead(c, **how)
+        kept = tuple(float(q) for q in probabilities("quantiles", quantiles))
+        return ForecastSummary.of(self.pieces(c, **how), kept)
 
     def calibrate(
         self,
@@ -282,6 +309,15 @@ class Fitted(ABC):
         self._guard("inputs", given.inputs)
         return given
 
+    def future(self, horizon: int, inputs: Any = None, state: States | None = None) -> NDArray:
+        """Inputs (horizon, dc) to come that a user has handed in, as an array, to follow `state`, by default `end`."""
+        positive_int("horizon", horizon)
+        check_state(state, self.state_dim)
+        expected = _times_after(self.end if state is None else state)
+        c = model_inputs(inputs, horizon, self._known(), expected)
+        self._guard("inputs", c)
+        return c
+
     def filtered(
         self, given: Recording, *, state: States | None = None, filter: str | None = None, seed: int = 0
     ) -> States:
@@ -300,16 +336,36 @@ class Fitted(ABC):
         calibrated: bool = True,
     ) -> Forecast:
         """What `forecast` returns, for checked inputs (horizon, dc)."""
+        pieces = self.pieces(inputs, state=state, num_paths=num_paths, seed=seed, calibrated=calibrated)
+        return Forecast.joined(pieces, len(inputs))
+
+    def pieces(
+        self,
+        inputs: NDArray,
+        *,
+        state: States | None = None,
+        num_paths: int = 500,
+        seed: int = 0,
+        calibrated: bool = True,
+    ) -> Iterator[Forecast]:
+        """The same, a stretch of steps after the other, for a horizon whose paths would fill the memory."""
         recent = self.recent_inputs if state is None else state.recent_inputs
-        c = with_past(inputs, self.input_lags, recent)
+        c = self.scaling.standardise_inputs(with_past(inputs, self.input_lags, recent))
+        times = _times_after(self.end if state is None else state)
+        size, piece = rows_of(len(c), num_paths), None
         with np.errstate(over="ignore", invalid="ignore"):  # an unstable model; the forecast says where it diverged
-            paths = self._paths(self.scaling.standardise_inputs(c), state, num_paths, seed)
-            states, samples = (np.asarray(part, float) for part in paths)
-            samples = self.scaling.outputs(samples)
-            if calibrated and self.calibration is not None:
-                samples = self.calibration.applied(samples)
-            times = _times_after(self.end if state is None else state)
-            return Forecast(samples, self.scaling.states(states), times, self.output_names)
+            now = self._begun(state, num_paths, seed)
+        for first in range(0, len(c), size):
+            count = min(size, len(c) - first)
+            with np.errstate(over="ignore", invalid="ignore"):
+                now, paths = self._continued(now, filled(c, slice(first, first + size), size), first)
+                states, samples = (part[:, :count] for part in paths)
+                samples = self.scaling.outputs(samples)
+                if calibrated and self.calibration is not None:
+                    samples = self.calibration.applied(samples, first)
+                when = None if times is None else times.later(first)
+                piece = Forecast(samples, self.scaling.states(states), when, self.output_names, before=piece)
+            yield piece
 
     def _known(self) -> Known:
         names = self.output_names, self.input_names
@@ -358,8 +414,15 @@ class Fitted(ABC):
         """Mean and variance (T, dy) of every sample given those before it."""
 
     @abstractmethod
-    def _paths(self, c: NDArray, state: States | None, num_paths: int, seed: int) -> Pair:
-        """States (paths, horizon, dx) and outputs (paths, horizon, dy)."""
+    def _begun(self, state: States | None, num_paths: int, seed: int) -> Any:
+        """Where sample paths start, in whatever form `_continued` reads."""
+
+    @abstractmethod
+    def _continued(self, now: Any, c: NDArray, first: int) -> tuple[Any, Pair]:
+        """Where they have come to, and states (paths, steps, dx) and outputs (paths, steps, dy) from step `first` on.
+
+        One for every row of `c`; draws depend on the number of a step alone.
+        """
 
     @abstractmethod
     def _facts(self, ys: list[NDArray], cs: list[NDArray], seed: int) -> dict[str, Any]:

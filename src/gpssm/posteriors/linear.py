@@ -7,22 +7,26 @@ Q and R may be singular, as long as C Q C^T + R is not.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from gpssm.datasets.series import Series
 from gpssm.filters import kalman
 from gpssm.filters.kalman import Gaussian, System
+from gpssm.filters.stepwise import Moments, Stretch, advance
 from gpssm.models.scaling import Scaling
 from gpssm.numerics.linalg import symmetric_root
 from gpssm.plumbing.catalogue import saved
+from gpssm.plumbing.compilation import jit
 from gpssm.plumbing.contents import NonNegative, Unbounded
 from gpssm.plumbing.precision import double_precision
+from gpssm.posteriors import stretches
 from gpssm.posteriors.calibration import Calibration
 from gpssm.posteriors.check import Check
 from gpssm.posteriors.fitted import Fitted, Pair
@@ -103,60 +107,68 @@ class LinearPosterior(Fitted):
 
     @double_precision
     def _filtered(self, y: NDArray, c: NDArray, state: States | None, filter: str, seed: int) -> States:
-        trace = self._run(y, c, state)
-        return self._states(*trace.filtered, self._log_likelihood(y, trace), seed)
+        found = self._run(y, c, state)
+        return self._states(found.mean, found.cov, self._log_likelihood(y, found), seed)
 
     @double_precision
     def _smoothed(self, y: NDArray, c: NDArray, seed: int) -> States:
-        trace = self._run(y, c)
-        mean, cov = _smooth(self.system, trace, jnp.asarray(self.scaling.standardise_outputs(y)))
-        return self._states(mean, cov, self._log_likelihood(y, trace), seed)
+        states, found = self._forwards(y, c, None, _filtered)
+        nothing = np.zeros(self.state_dim), np.zeros((self.state_dim, self.state_dim))
+        retreat = partial(_retreat, self.system)
+        mean, cov = stretches.backwards(retreat, states, nothing, *self._standardised(y, c))
+        return self._states(mean, cov, self._log_likelihood(y, found), seed)
 
     @double_precision
     def _predicted(self, y: NDArray, c: NDArray, state: States | None, seed: int) -> Pair:
-        mean, cov = map(np.asarray, self._run(y, c, state).predicted)
+        mean, cov = self._forwards(y, c, state, _predicted)[1]
         _, _, emission, emission_bias, obs_cov = map(np.asarray, self.system)
         var = np.diagonal(emission @ cov @ emission.T + obs_cov, axis1=1, axis2=2)
         return mean @ emission.T + emission_bias, var
 
-    def _paths(self, c: NDArray, state: States | None, num_paths: int, seed: int) -> Pair:
+    def _begun(self, state: States | None, num_paths: int, seed: int) -> Any:
         """From draws of the last mean and covariance, so that their law does not depend on the draws in `members`."""
-        a, process_cov, emission, emission_bias, obs_cov = map(np.asarray, self.system)
         mean, cov = map(np.asarray, self.final) if state is None else self._last(state)
-        offsets, rng = self._offsets(c), np.random.default_rng(seed)
-        states = np.empty((num_paths, len(c), self.state_dim))
-        x = mean + rng.standard_normal((num_paths, self.state_dim)) @ symmetric_root(cov).T
-        process_root, obs_root = symmetric_root(process_cov), symmetric_root(obs_cov)
-        for t in range(len(c)):
-            x = x @ a.T + offsets[t] + rng.standard_normal(x.shape) @ process_root.T
-            states[:, t] = x
-        noise = rng.standard_normal((num_paths, len(c), self.output_dim)) @ obs_root.T
-        return states, states @ emission.T + emission_bias + noise
+        start, process, obs = np.random.default_rng(seed).spawn(3)
+        return mean + start.standard_normal((num_paths, self.state_dim)) @ symmetric_root(cov).T, process, obs
+
+    def _continued(self, now: Any, c: NDArray, first: int) -> tuple[Any, Pair]:
+        x, process, obs = now
+        a, process_cov, emission, emission_bias, obs_cov = map(np.asarray, self.system)
+        offsets, process_root, obs_root = self._offsets(c), symmetric_root(process_cov), symmetric_root(obs_cov)
+        states = np.empty((len(c), *x.shape))
+        for t, offset in enumerate(offsets):
+            x = x @ a.T + offset + process.standard_normal(x.shape) @ process_root.T
+            states[t] = x
+        noise = obs.standard_normal((len(c), len(x), self.output_dim)) @ obs_root.T
+        outputs = states @ emission.T + emission_bias + noise
+        return (x, process, obs), (states.swapaxes(0, 1), outputs.swapaxes(0, 1))
 
     @double_precision
     def _facts(self, ys: list[NDArray], cs: list[NDArray], seed: int) -> dict[str, Any]:
-        traces = [self._run(y, c) for y, c in zip(ys, cs, strict=True)]
+        found = [self._run(y, c) for y, c in zip(ys, cs, strict=True)]
         return {
-            "final": jax.tree.map(lambda a: np.asarray(a[-1]), traces[-1].filtered),
-            "training_log_likelihood": sum(map(self._log_likelihood, ys, traces)),
+            "final": Gaussian(found[-1].mean[-1], found[-1].cov[-1]),
+            "training_log_likelihood": sum(map(self._log_likelihood, ys, found)),
         }
 
     def _offsets(self, c: NDArray) -> NDArray:
         return c @ self.input_weight.T + self.bias
 
-    def _run(self, y: NDArray, c: NDArray, state: States | None = None) -> kalman.Trace:
+    def _run(self, y: NDArray, c: NDArray, state: States | None = None) -> Moments:
         """The Kalman filter, continued from `state` or from the prior."""
-        start = self.prior if state is None else Gaussian(*map(jnp.asarray, self._last(state)))
-        # Padded to a power of two, recordings of many lengths share a compiled program; a sample without
-        # channels changes nothing before it.
-        more = ((0, (1 << (len(y) - 1).bit_length()) - len(y)), (0, 0))
-        outputs = np.pad(self.scaling.standardise_outputs(y), more, constant_values=np.nan)
-        offsets = np.pad(self._offsets(self.scaling.standardise_inputs(c)), more)
-        trace = _filter(self.system, start, jnp.asarray(outputs), jnp.asarray(offsets))
-        return jax.tree.map(lambda a: np.asarray(a)[: len(y)], trace)
+        found: Moments = self._forwards(y, c, state, _filtered)[1]
+        return found
 
-    def _log_likelihood(self, y: NDArray, trace: kalman.Trace) -> float:
-        return float(np.sum(trace.log_likelihood)) - self.scaling.log_volume(y)
+    def _forwards(self, y: NDArray, c: NDArray, state: States | None, keep: Callable[[kalman.Trace], Any]) -> Any:
+        """States before every stretch of a recording, and what is kept of every sample."""
+        start = jax.tree.map(lambda a: np.asarray(a, float), self.prior if state is None else self._last(state))
+        return stretches.forwards(partial(_advance, self.system, keep=keep), start, *self._standardised(y, c))
+
+    def _standardised(self, y: NDArray, c: NDArray) -> tuple[NDArray, NDArray]:
+        return self.scaling.standardise_outputs(y), self._offsets(self.scaling.standardise_inputs(c))
+
+    def _log_likelihood(self, y: NDArray, found: Moments) -> float:
+        return float(np.sum(found.log_likelihood)) - self.scaling.log_volume(y)
 
     def _states(self, mean: Any, cov: Any, log_likelihood: float, seed: int) -> States:
         """Standardised moments in the user's units, with draws from the last ones."""
@@ -167,10 +179,37 @@ class LinearPosterior(Fitted):
             self.scaling.states(mean), self.scaling.state_cov(cov), log_likelihood, self.scaling.states(members)
         )
 
-    def _last(self, state: States) -> tuple[NDArray, NDArray]:
+    def _last(self, state: States) -> Gaussian:
         """Standardised mean and covariance after the last sample of what `filter` returned."""
         scale = self.scaling.state_scale
-        return self.scaling.standardise_states(state.mean[-1]), state.cov[-1] / (scale[:, None] * scale)
+        mean: Any = self.scaling.standardise_states(state.mean[-1])
+        return Gaussian(mean, state.cov[-1] / (scale[:, None] * scale))
 
 
-_filter, _smooth = jax.jit(kalman.filter), jax.jit(kalman.smooth)
+def _filtered(found: kalman.Trace) -> Moments:
+    return Moments(*found.filtered, found.log_likelihood)
+
+
+def _predicted(found: kalman.Trace) -> Gaussian:
+    return found.predicted
+
+
+@partial(jit, static_argnames=("keep",))
+def _advance(
+    system: System, state: Gaussian, stretch: Stretch, *, keep: Callable[[kalman.Trace], Any]
+) -> tuple[Gaussian, Any]:
+    """The Kalman filter over a stretch, whose inputs are the offsets."""
+
+    def step(state: Gaussian, y: Array, offset: Array, key: Array) -> tuple[Gaussian, kalman.Trace]:
+        return kalman.step(system, state, y, offset)
+
+    moved, kept = advance(step, state, stretch, jax.random.key(0), keep)
+    return moved, kept
+
+
+@jit
+def _retreat(
+    system: System, ahead: kalman.Score, state: Gaussian, stretch: Stretch, last: Array
+) -> tuple[kalman.Score, Gaussian]:
+    """The smoother over a stretch that was filtered from `state` on; rows after the `last` say nothing."""
+    return kalman.smooth(system, _advance(system, state, stretch, keep=_predicted)[1], stretch.outputs, ahead)

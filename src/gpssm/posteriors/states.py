@@ -1,6 +1,7 @@
 """What a model says of a recording and of what follows it: hidden states, and sample paths. In the user's units."""
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -63,6 +64,71 @@ class States(NamedTuple):
         return to_pandas(self.columns(), len(self.mean), self.times, "sample")
 
 
+class Outlook(ABC):
+    """What is said of future outputs, whether or not the paths that say it are kept."""
+
+    @property
+    @abstractmethod
+    def mean(self) -> Float[NDArray, "h dy"]:
+        """Mean over the paths."""
+
+    @property
+    @abstractmethod
+    def std(self) -> Float[NDArray, "h dy"]:
+        """Standard deviation over the paths."""
+
+    @property
+    @abstractmethod
+    def times(self) -> Times | None:
+        """Of the steps, if those of the samples before them are known."""
+
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """Of the outputs."""
+
+    @abstractmethod
+    def quantile(self, q: float | list[float]) -> NDArray:
+        """Quantile(s) over the paths, of the probabilities `q`: (h, dy), or (len(q), h, dy)."""
+
+    @property
+    def _shown(self) -> Sequence[float]:
+        """The quantiles that tables show."""
+        return (0.05, 0.5, 0.95)
+
+    def band(self, level: float = 0.9) -> tuple[NDArray, NDArray]:
+        """Lower and upper edge (h, dy) of the central band that holds a share `level` of the paths at every step."""
+        if not 0 < level < 1:
+            raise InvalidInput(f"level: expected a probability between 0 and 1, got {level!r}.")
+        low, high = self.quantile([0.5 - 0.5 * level, 0.5 + 0.5 * level])
+        return low, high
+
+    def columns(self, quantiles: Sequence[float] | None = None) -> dict[str, Float[NDArray, " h"]]:
+        """Mean, standard deviation and quantiles of every output: `y1_mean`, `y1_sd`, `y1_q05`, ... by its name.
+
+        The quantiles are the 5th, 50th and 95th in a hundred by default, or those that were kept.
+        """
+        shown = list(self._shown if quantiles is None else quantiles)
+        found = zip(map(_percent, shown), self.quantile(shown), strict=True)
+        return _by_name(self._names(), {"mean": self.mean, "sd": self.std, **dict(found)})
+
+    def to_dataframe(self, quantiles: Sequence[float] | None = None) -> "pandas.DataFrame":
+        """The `columns` as a table of pandas, with the times of the steps as index; 1, 2, ... if none are known.
+
+        >>> paths = Forecast(np.array([[[1.0]], [[3.0]]]), np.zeros((2, 1, 1)), names=("flow",))
+        >>> paths.to_dataframe([0.25])  # doctest: +NORMALIZE_WHITESPACE
+              flow_mean   flow_sd  flow_q25
+        step
+        1           2.0  1.414214       1.5
+        """
+        return to_pandas(self.columns(quantiles), len(self.mean), self.times, "step")
+
+    def _names(self) -> tuple[str, ...]:
+        """Of the outputs, if they tell them apart: two of one name would share a column."""
+        count = self.mean.shape[1]
+        return self.names if len(set(self.names)) == count else numbered("outputs", count)
+
+
 class _Paths(NamedTuple):
     samples: Float[NDArray, "p h dy"]
     states: Float[NDArray, "p h dx"]
@@ -72,10 +138,11 @@ class _Paths(NamedTuple):
     """Of the outputs."""
 
 
-class Forecast(_Paths):
+class Forecast(_Paths, Outlook):
     """Sample paths of future outputs (p, h, dy), observation noise included, and of the states (p, h, dx) below them.
 
-    A path of an unstable model that has passed the largest number there is stays at the infinity where it left.
+    A path of an unstable model that has passed the largest number there is stays at the infinity where it left, also
+    if that was in the steps `before` these.
 
     >>> paths = Forecast(np.array([[[1.0], [1e308 * 10], [np.nan]], [[3.0], [4.0], [5.0]]]), np.zeros((2, 3, 1)))
     >>> paths.mean[:, 0].tolist(), paths.diverged
@@ -83,9 +150,30 @@ class Forecast(_Paths):
     """
 
     def __new__(
-        cls, samples: NDArray, states: NDArray, times: Times | None = None, names: tuple[str, ...] = ()
+        cls,
+        samples: NDArray,
+        states: NDArray,
+        times: Times | None = None,
+        names: tuple[str, ...] = (),
+        *,
+        before: "Forecast | None" = None,
     ) -> "Forecast":
-        return super().__new__(cls, _held(samples), _held(states), times, names)
+        held = _held(samples, before and before.samples), _held(states, before and before.states)
+        return super().__new__(cls, *held, times, names)
+
+    @classmethod
+    def joined(cls, pieces: "Iterable[Forecast]", horizon: int) -> "Forecast":
+        """All steps of a forecast that was made in pieces, one after the other."""
+        done = 0
+        for piece in pieces:
+            if piece.samples.shape[1] == horizon:
+                return piece
+            if not done:
+                times, names = piece.times, piece.names
+                samples, states = (np.empty((len(p), horizon, p.shape[2])) for p in (piece.samples, piece.states))
+            rows = slice(done, done + piece.samples.shape[1])
+            samples[:, rows], states[:, rows], done = piece.samples, piece.states, rows.stop
+        return cls(samples, states, times, names)
 
     @property
     def diverged(self) -> int | None:
@@ -105,8 +193,7 @@ class Forecast(_Paths):
 
     def quantile(self, q: float | list[float]) -> NDArray:
         """Quantile(s) over the paths, of the probabilities `q`: (h, dy), or (len(q), h, dy)."""
-        if np.any(np.asarray(q) < 0) or np.any(np.asarray(q) > 1):
-            raise InvalidInput(f"q: expected probabilities in [0, 1], got {q!r}.")
+        probabilities("q", q)
         with np.errstate(over="ignore", invalid="ignore"):
             found = np.quantile(self.samples, q, axis=0)
         finite = np.isfinite(self.samples).all(axis=0) & np.isfinite(found).reshape(-1, *found.shape[-2:]).all(axis=0)
@@ -131,42 +218,109 @@ class Forecast(_Paths):
         >>> round(float(inside.mean()), 2), round(float(high.mean()), 1)
         (0.9, 2.8)
         """
-        if not 0 < level < 1:
-            raise InvalidInput(f"level: expected a probability between 0 and 1, got {level!r}.")
+        each = super().band(level)
         if not whole_path:
-            low, high = self.quantile([0.5 - 0.5 * level, 0.5 + 0.5 * level])
-            return low, high
+            return each
         mean, std = self.mean, self.std
         with np.errstate(divide="ignore", invalid="ignore"):  # where all paths agree, or have diverged
             furthest = np.nanmax(np.where(std > 0, np.abs(self.samples - mean) / std, 0.0), axis=1)
             reach = np.quantile(furthest, level, axis=0) * std
             return mean - reach, mean + reach
 
-    def columns(self, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> dict[str, Float[NDArray, " h"]]:
-        """Mean, standard deviation and quantiles of every output: `y1_mean`, `y1_sd`, `y1_q05`, ... by its name."""
-        found = zip(map(_percent, quantiles), self.quantile(list(quantiles)), strict=True)
-        return _by_name(self._names(), {"mean": self.mean, "sd": self.std, **dict(found)})
-
     def path_columns(self, level: float = 0.9) -> dict[str, Float[NDArray, " h"]]:
         """The `band` of whole paths of every output: `y1_path_low`, `y1_path_high`, ... by its name."""
         low, high = self.band(level, whole_path=True)
         return _by_name(self._names(), {"path_low": low, "path_high": high})
 
-    def _names(self) -> tuple[str, ...]:
-        """Of the outputs, if they tell them apart: two of one name would share a column."""
-        count = self.samples.shape[2]
-        return self.names if len(set(self.names)) == count else numbered("outputs", count)
 
-    def to_dataframe(self, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> "pandas.DataFrame":
-        """The `columns` as a table of pandas, with the times of the steps as index; 1, 2, ... if none are known.
+class _Summary(NamedTuple):
+    mean: Float[NDArray, "h dy"]
+    std: Float[NDArray, "h dy"]
+    quantiles: tuple[float, ...]
+    """Probabilities that something was kept of,"""
+    edges: Float[NDArray, "q h dy"]
+    """and what: the quantiles over the paths."""
+    diverged: int | None = None
+    """The first step, from 1, at which a path is not a finite number; None if all are."""
+    times: Times | None = None
+    """Of the steps, if those of the samples before them are known."""
+    names: tuple[str, ...] = ()
+    """Of the outputs."""
 
-        >>> paths = Forecast(np.array([[[1.0]], [[3.0]]]), np.zeros((2, 1, 1)), names=("flow",))
-        >>> paths.to_dataframe([0.25])  # doctest: +NORMALIZE_WHITESPACE
-              flow_mean   flow_sd  flow_q25
-        step
-        1           2.0  1.414214       1.5
+
+class ForecastSummary(_Summary, Outlook):
+    """Mean, standard deviation and some quantiles of future outputs (h, dy), from sample paths that were not kept.
+
+    >>> paths = Forecast(np.array([[[1.0], [2.0]], [[3.0], [6.0]]]), np.zeros((2, 2, 1)), names=("flow",))
+    >>> summary = ForecastSummary.of([paths], (0.05, 0.5, 0.95))
+    >>> summary.mean[:, 0].tolist(), summary.quantile(0.5)[:, 0].tolist(), summary.band(0.9)[1].round(6)[:, 0].tolist()
+    ([2.0, 4.0], [2.0, 4.0], [2.9, 5.8])
+    >>> summary.quantile(0.25)
+    Traceback (most recent call last):
+    gpssm.errors.InvalidInput: q: 0.25 is not among the quantiles 0.05, 0.5, 0.95 that were kept; forecast with it.
+    """
+
+    @classmethod
+    def of(cls, pieces: Iterable[Forecast], quantiles: tuple[float, ...]) -> "ForecastSummary":
+        """Of a forecast that is made in pieces, one after the other, none of which is kept."""
+        rows: list[tuple[NDArray, NDArray, NDArray]] = []
+        diverged, done = None, 0
+        for piece in pieces:
+            if not rows:
+                times, names = piece.times, piece.names
+            rows.append((piece.mean, piece.std, piece.quantile(list(quantiles))))
+            if diverged is None and (step := piece.diverged) is not None:
+                diverged = done + step
+            done += len(rows[-1][0])
+        mean, std, edges = (np.concatenate(part, axis=-2) for part in zip(*rows, strict=True))
+        return cls(mean, std, quantiles, edges, diverged, times, names)
+
+    @property
+    def _shown(self) -> Sequence[float]:
+        return self.quantiles
+
+    def quantile(self, q: float | list[float]) -> NDArray:
+        """Quantile(s) over the paths, of probabilities `q` that were kept: (h, dy), or (len(q), h, dy)."""
+        return self.edges[np.vectorize(self._place, otypes=[int])(probabilities("q", q))]
+
+    @property
+    def samples(self) -> NDArray:
+        """Refused: there are none."""
+        raise InvalidInput("samples: a forecast with quantiles keeps no paths; expected one without quantiles.")
+
+    @property
+    def states(self) -> NDArray:
+        """Refused: there are none."""
+        raise InvalidInput("states: a forecast with quantiles keeps no paths; expected one without quantiles.")
+
+    def band(self, level: float = 0.9, *, whole_path: bool = False) -> tuple[NDArray, NDArray]:
+        """Lower and upper edge (h, dy) of the central band that holds a share `level` of the paths at every step.
+
+        Args:
+            level: share, between 0 and 1, both edges of which were kept.
+            whole_path: refused, it takes the paths.
         """
-        return to_pandas(self.columns(quantiles), len(self.mean), self.times, "step")
+        if whole_path:
+            raise InvalidInput("whole_path: a forecast with quantiles keeps no paths; expected one without quantiles.")
+        return super().band(level)
+
+    def _place(self, q: float) -> int:
+        near = np.abs(np.array(self.quantiles) - q)
+        if not len(near) or near.min() > 1e-9:
+            known = ", ".join(f"{kept:g}" for kept in self.quantiles)
+            raise InvalidInput(f"q: {q:g} is not among the quantiles {known} that were kept; forecast with it.")
+        return int(near.argmin())
+
+
+def probabilities(argument: str, q: Any) -> Float[NDArray, "*k"]:
+    """Checked: one, or some."""
+    try:
+        found = np.asarray(q, float)
+    except (TypeError, ValueError):
+        found = np.full(1, np.nan)
+    if not np.all((found >= 0) & (found <= 1)) or not found.size:
+        raise InvalidInput(f"{argument}: expected probabilities in [0, 1], got {q!r}.")
+    return found
 
 
 def _by_name(names: Sequence[str], kinds: dict[str, NDArray]) -> dict[str, NDArray]:
@@ -203,11 +357,13 @@ def check_state(state: Any, state_dim: int) -> None:
         raise InvalidInput(f"state: has {state.members.shape[1]} dimension(s); expected {state_dim}.")
 
 
-def _held(paths: Float[NDArray, "p h d"]) -> Float[NDArray, "p h d"]:
-    """Paths that have diverged, at the infinity where they left; arithmetic makes NaN of it."""
-    diverged = ~np.isfinite(paths)
-    if not diverged.any():
+def _held(paths: Float[NDArray, "p h d"], earlier: Float[NDArray, "p h2 d"] | None = None) -> Float[NDArray, "p h d"]:
+    """Paths that have diverged, here or `earlier`, at the infinity where they left; arithmetic makes NaN of it."""
+    if np.isfinite(paths).all():
         return paths
+    if earlier is not None:
+        return _held(np.concatenate([earlier[:, -1:], paths], axis=1))[:, 1:]
+    diverged = ~np.isfinite(paths)
     first = diverged.argmax(axis=1, keepdims=True)
     at, before = (np.take_along_axis(paths, np.maximum(first - back, 0), axis=1) for back in (0, 1))
     left = np.where(np.isnan(at), before, at)

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpssm.models.scaling import moments
 from gpssm.plumbing.compilation import bucket
-from gpssm.training import skeleton
+from gpssm.training import skeleton, subspace
 from gpssm.training.skeleton import SkeletonFit, SkeletonProblem
 
 NDArray = np.ndarray
@@ -24,8 +24,9 @@ _MANY = 320  # parameters, from which on half of the calls must do
 _HELD = 0.25  # share of every recording that is held back
 _LEAST_HELD = 20  # samples; with fewer nothing can be learned from holding them back
 _LEAST_LEARNED = 40
-# Samples of all recordings from which on candidates see some pieces of them only, and the samples of a piece.
-_LONG, _PIECE = 8192, 1024
+# Samples of all recordings from which on candidates see some pieces of them only, and the samples of a piece: this many
+# times as long as an output takes to become another, within limits.
+_LONG, _PIECE, _TIMES = 8192, (1024, 8192), 8
 
 Kind = Literal["gp", "linear", "one step"]
 
@@ -99,17 +100,28 @@ def pieces(outputs: list[NDArray], inputs: list[NDArray]) -> tuple[list[NDArray]
     """
     if sum(map(len, outputs)) <= _LONG:
         return outputs, inputs
+    size = int(np.clip(_TIMES * max(map(_memory, outputs)), *_PIECE))
     cuts = [
-        (y[start : start + _PIECE], c[start : start + _PIECE])
+        (y[start : start + size], c[start : start + size])
         for y, c in zip(outputs, inputs, strict=True)
-        for start in range(0, max(1, len(y) - _PIECE + 1), _PIECE)
+        for start in range(0, max(1, len(y) - size + 1), size)
     ]
-    count, (centre, scale) = _LONG // _PIECE, moments(outputs)
+    count, (centre, scale) = _LONG // size, moments(outputs)
     reach = [np.max(np.abs(np.nan_to_num(y - centre) / scale)) for y, _ in cuts]
-    even = np.linspace(0, len(cuts) - 1, count // 2).round().astype(int)
+    even = np.linspace(0, len(cuts) - 1, -(-count // 2)).round().astype(int)
     chosen = list(dict.fromkeys([*even, *np.argsort(reach)[::-1]]))[:count]
     ys, cs = zip(*(cuts[i] for i in sorted(chosen)), strict=True)
     return list(ys), list(cs)
+
+
+def _memory(outputs: NDArray) -> int:
+    """Samples after which the autocorrelation of every output (T, dy) has fallen to a third."""
+    longest = 1
+    for y in subspace.fill(outputs).T:
+        spectrum = np.abs(np.fft.rfft(y - y.mean(), 2 * len(y))) ** 2
+        correlation = np.fft.irfft(spectrum)[: len(y)]
+        longest = max(longest, int(np.argmax(correlation <= correlation[0] / 3)))
+    return longest
 
 
 def stack(arrays: list[NDArray], length: int, value: float) -> NDArray:
