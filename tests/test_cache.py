@@ -173,6 +173,7 @@ def test_a_directory_given_to_jax_goes_first(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("GPSSM_CACHE", "1")
     runtime.prepare()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path / "given")
+    assert float(os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"]) == 0
 
 
 def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch, settings: None) -> None:

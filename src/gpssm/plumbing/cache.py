@@ -53,7 +53,11 @@ def of_environment(default: str) -> None:
     A directory that cannot be used is a warning: everything works without it.
     """
     chosen = os.environ.get(_VARIABLE) or default
-    if chosen == "0" or _DIRECTORY.upper() in os.environ:
+    if chosen == "0":
+        return
+    if _DIRECTORY.upper() in os.environ:
+        for name, value in _KEEP_ALL.items():
+            os.environ.setdefault(name.upper(), str(value))
         return
     try:
         cache(None if chosen == "1" else chosen)
