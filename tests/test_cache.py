@@ -36,14 +36,14 @@ found = {}
 """
 
 WORK = """
-y = gpssm.datasets.kink(length=60, seed=0).outputs
-fitted = gpssm.EnVI(1, 5, num_members=8, window=20, schedule=gpssm.Schedule(max_steps=25)).fit(y, seed=0)
+y = gpssm.datasets.kink(length=200, seed=0).outputs
+fitted = gpssm.EnVI(1, 10, num_members=30, schedule=gpssm.Schedule(max_steps=25)).fit(y, seed=0)
 stage("fit")
 fitted.forecast(10, num_paths=20)
 stage("forecast")
 evaluation.blocks(fitted, y, length=20, num_paths=20)
 stage("evaluate")
-stream = gpssm.OEnVI(1, 5, num_members=8).start()
+stream = gpssm.OEnVI(1, 15, num_members=10, trial=0).start()
 for value in y[:30]:
     stream.learn_one(value)
 stream.forecast(5)
@@ -89,7 +89,8 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_second_process_compiles_nothing() -> None:
-    # In the directory of all tests: much of it has been compiled for others. Hashes of strings differ.
+    # In the directory of all tests, of sizes as in test_fit and test_online_methods: most of it has been compiled for
+    # them. Hashes of strings differ.
     run(WORK, GPSSM_CACHE="1", PYTHONHASHSEED="1")
     found = run(WORK, GPSSM_CACHE="1", PYTHONHASHSEED="2")
     assert set(found) == {"fit", "forecast", "evaluate", "stream"}
