@@ -1,4 +1,4 @@
-"""CPU time and memory of one `learn_one`, from the first samples to the millionth.
+"""CPU time and memory of `learn_one` and `learn_many`, from the first samples to the millionth.
 
     python benchmarks/online.py [--method OEnVI] [--inducing 20 50] [--samples 1000000] [--json]
 
@@ -31,7 +31,7 @@ def resident_megabytes() -> float:
 
 
 def measure(name: str, num_inducing: int, samples: int) -> list[dict[str, float]]:
-    """Milliseconds a sample and megabytes at some of the samples on the way."""
+    """Milliseconds of one sample, how many a second go through `learn_many`, and megabytes, at some on the way."""
     data = nascar(20_000, seed=0)
     outputs = data.series.outputs
     method = registry.build_online(name, state_dim=2, num_inducing=num_inducing, emission=data.emission)
@@ -39,15 +39,20 @@ def measure(name: str, num_inducing: int, samples: int) -> list[dict[str, float]
     for y in outputs[: method.trial + 50]:  # compiles what is used during the trial and after it
         warm.learn_one(y)
     stream, rows = method.start(), []
-    started = 0.0
-    for t in range(samples + TIMED):
-        if t in AT:
-            started = time.process_time()
-        estimate = stream.learn_one(outputs[t % len(outputs)])
-        if t - TIMED + 1 in AT:
-            milliseconds = 1e3 * (time.process_time() - started) / TIMED
-            rows.append({"sample": t - TIMED + 1, "milliseconds": milliseconds, "megabytes": resident_megabytes()})
-    assert np.isfinite(estimate.state_mean).all()
+    for at in (at for at in AT if at <= samples):
+        while stream.count < at:
+            first = stream.count % len(outputs)
+            stream.learn_many(outputs[first : first + min(TIMED, at - stream.count)])
+        few = outputs[np.arange(at, at + TIMED) % len(outputs)]
+        started = time.process_time()
+        for y in few:
+            stream.learn_one(y)
+        between = time.process_time()
+        many = stream.learn_many(few)
+        ended = time.process_time()
+        assert np.isfinite(many.state_mean).all()
+        found = {"milliseconds": 1e3 * (between - started) / TIMED, "at_once_per_second": TIMED / (ended - between)}
+        rows.append({"sample": at, **found, "megabytes": resident_megabytes()})
     return rows
 
 
@@ -65,7 +70,8 @@ def main() -> None:
     for num, rows in found.items():
         print(f"{num} inducing inputs")
         for row in rows:
-            print(f"  at sample {row['sample']:>9,.0f}: {row['milliseconds']:.3f} ms, {row['megabytes']:.0f} MB")
+            one, many = f"{row['milliseconds']:.3f} ms", f"{row['at_once_per_second']:,.0f} a second at once"
+            print(f"  at sample {row['sample']:>9,.0f}: {one}, {many}, {row['megabytes']:.0f} MB")
 
 
 if __name__ == "__main__":

@@ -206,7 +206,7 @@ def test_gradient_of_the_noise_goes_through_time(
     @jax.jit
     def step(state: OEnVIState, y: jax.Array) -> tuple[OEnVIState, jax.Array, OEnVIHyper]:
         gradients.clear()
-        state, info = gpssm.OEnVI.one_step(jax.random.key(0), state, y, jnp.zeros(0))
+        state, info = gpssm.OEnVI.step(jax.random.key(0), state, y, jnp.zeros(0))
         return state, info.log_score, gradients[0]
 
     def run(noise: dict[str, NDArray], length: int) -> tuple[OEnVIState, float]:

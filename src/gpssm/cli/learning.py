@@ -65,7 +65,8 @@ def learn(options: StreamOptions, stop: Stop) -> int:
             code = REFUSED
         seconds = time.perf_counter() - started
         doubted = f" ({learner.doubted} of them not wholly believed)" if learner.doubted else ""
-        say(f"{learner.learned} sample(s) learned{doubted}, {learner.skipped} skipped, {seconds:.1f} s.")
+        summary = f"{learner.learned} sample(s) learned{doubted}, {learner.skipped} skipped, {seconds:.1f} s."
+        say(f"{summary} {learner.delays}".rstrip())
     return code
 
 

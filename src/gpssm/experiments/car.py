@@ -132,9 +132,8 @@ def infer(method: str, data: Car, seed: int) -> tuple[NDArray, NDArray]:
         return outputs, np.full_like(outputs, np.sqrt(OBS_NOISE))
     chosen = build(method, data.emission)
     if isinstance(chosen, OEnVI):
-        stream = chosen.start(seed=seed)
-        estimates = [stream.learn_one(y) for y in outputs]
-        return np.array([e.state_mean for e in estimates]), np.array([e.state_std for e in estimates])
+        estimates = chosen.start(seed=seed).learn_many(outputs)
+        return estimates.state_mean, estimates.state_std
     first, whole = (
         chosen.fit(outputs[:length], seed=seed).filter(outputs[:length], seed=seed) for length in (TRAINING, LENGTH)
     )

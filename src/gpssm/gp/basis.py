@@ -9,10 +9,11 @@ the stream goes, and moved when it goes elsewhere.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from gpssm.gp.kernels import Kernel, Stationary
@@ -37,9 +38,10 @@ class Basis(NamedTuple):
     scale: Positive[Float[Array, " d"]]
 
     @classmethod
-    def empty(cls, num_inducing: int, shift: Float[Array, " d"], scale: Float[Array, " d"]) -> "Basis":
-        """No inducing input is in use."""
-        return cls(jnp.zeros((num_inducing, len(scale))), jnp.zeros(num_inducing), shift, scale)
+    def empty(cls, num_inducing: int, shift: Any, scale: Any) -> "Basis":
+        """No inducing input is in use; of NumPy arrays, for which nothing is compiled."""
+        zeros: Any = np.zeros
+        return cls(zeros((num_inducing, len(scale))), zeros(num_inducing), shift, scale)
 
 
 class Joining(NamedTuple):

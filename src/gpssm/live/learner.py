@@ -2,12 +2,14 @@
 
 import json
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gpssm.errors import InvalidInput
+from gpssm.live.delays import Delays
 from gpssm.live.records import BadRecord, Sample
 from gpssm.online.estimate import Estimate
 from gpssm.online.stream import Stream
@@ -27,6 +29,7 @@ class Learner:
     ) -> None:
         self.stream = stream
         self.learned = self.skipped = self.doubted = 0
+        self.delays = Delays()
         self.say = say
         self._horizon = horizon
         self._calibrated = calibrated
@@ -36,7 +39,7 @@ class Learner:
 
         None if the record is bad, or holds no sample.
         """
-        where = f"{'message' if kind == 'id' else kind} {place}"
+        started, where = time.perf_counter(), f"{'message' if kind == 'id' else kind} {place}"
         try:
             sample = read()
             if sample is None:
@@ -61,7 +64,9 @@ class Learner:
             self.say(f"{where}: {estimate.refused}")
         if self._horizon is not None:
             record["forecast"] = self._forecast(self._horizon, sample.inputs)
-        return json.dumps(record, allow_nan=False)
+        line = json.dumps(record, allow_nan=False)
+        self.delays.add(time.perf_counter() - started)
+        return line
 
     def _learn(self, sample: Sample) -> Estimate:
         outputs: list[float] | None = sample.outputs

@@ -14,19 +14,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import block_diag
 from jaxtyping import Array, Float
 
 from gpssm.filters import augmented, sensitivity
 from gpssm.filters.augmented import AugmentedState, Innovation, Predicted
-from gpssm.filters.particle import weighted_moments
 from gpssm.filters.sensitivity import NoiseGradient, Sensitivity
 from gpssm.gp.basis import Basis, Expansion
 from gpssm.gp.kernels import Stationary
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.numerics.linalg import symmetric_root
 from gpssm.online import paths
-from gpssm.online.base import Info, OnlineStateSpace, Units, running_spread
+from gpssm.online.base import Info, OnlineStateSpace, Units, host, running_spread
 from gpssm.online.outliers import Verdict, judge
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Carried, NonNegative, Stacked
@@ -79,11 +77,11 @@ class Tracked(eqx.Module):
     ) -> Self:
         """After `count` samples, with gradients that have no past yet; `own` are further fields of the method."""
         dx, rows, dy = points.shape[1], len(hyper.amplitude), len(hyper[-1])
-        p, zero = 2 * rows + dy, jax.tree.map(jnp.zeros_like, hyper)
+        p, zero = 2 * rows + dy, jax.tree.map(np.zeros_like, hyper)
         fields = {
             "augmented": state,
             "basis": basis,
-            "sensitivity": Sensitivity(jnp.zeros((p, dx)), jnp.zeros((p, dx, dx))),
+            "sensitivity": Sensitivity(host.zeros((p, dx)), host.zeros((p, dx, dx))),
             "count": count,
             "rejected": 0.0,
             "spread": (basis.shift[:dx], basis.scale[:dx] ** 2),
@@ -92,7 +90,7 @@ class Tracked(eqx.Module):
             "hyper": hyper,
             "adam": (zero, zero),
         }
-        return cls(**jax.tree.map(jnp.asarray, fields), **own)
+        return cls(**jax.tree.map(np.asarray, fields), **own)
 
     @property
     def process_noise(self) -> Float[Array, " k"]:
@@ -205,23 +203,12 @@ class Hypotheses(eqx.Module):
     @classmethod
     def of(cls, states: list[Any]) -> "Hypotheses":
         """All with the same chances."""
-        return cls(jax.tree.map(lambda *leaves: jnp.stack(leaves), *states), jnp.zeros(len(states)))
+        return cls(jax.tree.map(lambda *leaves: np.stack(leaves), *states), host.zeros(len(states)))
 
     def best(self) -> Any:
         """The state of the one that has predicted best so far."""
         leader = jnp.argmax(self.evidence)
         return jax.tree.map(lambda leaf: leaf[leader], self.states)
-
-    def moved(self, states: Any, infos: Info) -> "tuple[Hypotheses, Info]":
-        """After a sample; estimates are averaged by the likelihood of what the hypotheses have predicted."""
-        before = jax.nn.softmax(self.evidence)
-        scores = jnp.where(jnp.isfinite(infos.log_score), infos.log_score, -1e30)
-        evidence = self.evidence + scores
-        evidence = evidence - jnp.max(evidence)
-        mean, cov = weighted_moments(infos.state_mean, jax.nn.softmax(evidence), infos.state_cov)
-        predicted, variance = weighted_moments(infos.predicted_mean, before, jax.vmap(jnp.diag)(infos.predicted_std**2))
-        score = jax.scipy.special.logsumexp(scores, b=before)
-        return Hypotheses(states, evidence), Info(mean, cov, predicted, jnp.sqrt(jnp.diagonal(variance)), score)
 
 
 def leading(state: Any) -> Any:
@@ -246,11 +233,6 @@ class AugmentedMethod(OnlineStateSpace):
     def hypothesis(self, units: Units, of: Hypothesis) -> Any:
         """The state to start from if `of` is right."""
 
-    @staticmethod
-    @abstractmethod
-    def one_step(key: Array, state: Any, y: Array, c: Array) -> tuple[Any, Info]:
-        """What `step` does for one hypothesis."""
-
     @classmethod
     def state_type(cls) -> Any:
         """Of one hypothesis."""
@@ -266,25 +248,19 @@ class AugmentedMethod(OnlineStateSpace):
         self, units: Units, of: Hypothesis, num_inducing: int, num_points: int
     ) -> tuple[AugmentedState, Basis, Any, NDArray]:
         """What `Tracked.start` starts from before the first sample: no inducing input is in use, x may be anywhere."""
-        dx, shift, scale = self.state_dim, jnp.asarray(units.shift), jnp.asarray(units.scale)
+        dx, shift, scale = self.state_dim, units.shift, units.scale
         linear = np.pad(units.linear_prior(dx, of.linear_std), (num_inducing, 0))
         weights = np.kron(np.diag(units.steps), linear)
         # 100 times the spread: where the state was before the first sample is not known.
-        cov = block_diag(jnp.diag(100 * scale[:dx] ** 2), weights)
-        state = AugmentedState(jnp.pad(shift[:dx], (0, len(weights))), cov)
+        cov = host.zeros((dx + len(weights), dx + len(weights)))
+        cov[:dx, :dx], cov[dx:, dx:] = np.diag(100 * scale[:dx] ** 2), weights
+        state = AugmentedState(host.pad(shift[:dx], (0, len(weights))), cov)
         return state, Basis.empty(num_inducing, shift, scale), units.emission, augmented.members(num_points, dx)
 
     def settled(self, state: Any) -> Any:
         """The state of the hypothesis that has predicted best."""
-        return leading(state)
-
-    @classmethod
-    def step(cls, key: Array, state: Any, y: Array, c: Array) -> tuple[Any, Info]:
-        """One sample, of one hypothesis or of all on trial. Deterministic: `key` is not used."""
-        if not isinstance(state, Hypotheses):
-            return cls.one_step(key, state, y, c)
-        states, infos = jax.vmap(cls.one_step, in_axes=(None, 0, None, None))(key, state.states, y, c)
-        return state.moved(states, infos)
+        leader = int(np.argmax(state.evidence))
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[leader], state.states)
 
     @classmethod
     def paths(cls, key: Array, state: Any, inputs: Array, num_paths: int) -> tuple[Array, Array]:

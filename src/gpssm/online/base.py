@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 NDArray = np.ndarray
 EmissionLike = Literal["observed"] | np.ndarray | Callable[[Array], Array]
+host: Any = np
+"""NumPy, for the arrays of an initial state: nothing is compiled to make them, and `step` takes them for JAX's."""
 Spread = tuple[Float[Array, " dx"], Float[Array, " dx"]]
 """Running mean and variance of the states."""
 

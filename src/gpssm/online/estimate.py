@@ -29,8 +29,38 @@ class Estimate(NamedTuple):
         return np.sqrt(np.diagonal(self.state_cov))
 
 
-def estimate_of(report: NDArray, dx: int, dy: int, refused: str = "") -> Estimate:
-    """From the numbers that a compiled step has reported, of `dx` states and `dy` outputs."""
-    a, b = dx + dx * dx, dx + dx * dx + dy
-    cov = report[dx:a].reshape(dx, dx)
-    return Estimate(report[:dx], cov, report[a:b], report[b : b + dy], float(report[b + dy]), refused)
+class Estimates(NamedTuple):
+    """What `learn_many` of a stream returns: the fields of an `Estimate`, each with a row for every sample."""
+
+    state_mean: Float[NDArray, "t dx"]
+    state_cov: Float[NDArray, "t dx dx"]
+    predicted_mean: Float[NDArray, "t dy"]
+    predicted_std: Float[NDArray, "t dy"]
+    log_score: Float[NDArray, " t"]
+    refused: tuple[str, ...]
+
+    @property
+    def state_std(self) -> Float[NDArray, "t dx"]:
+        """Standard deviations of the filtered states."""
+        return np.sqrt(np.diagonal(self.state_cov, axis1=1, axis2=2))
+
+    @classmethod
+    def of(cls, rows: list[Estimate], dx: int, dy: int) -> "Estimates":
+        """Stacked; none at all have `dx` states and `dy` outputs, too."""
+        if not rows:
+            empty = Estimate(np.zeros(dx), np.zeros((dx, dx)), np.zeros(dy), np.zeros(dy), 0.0)
+            return cls._make([*(np.array([part])[:0] for part in empty[:5]), ()])
+        *numbers, refused = zip(*rows, strict=True)
+        return cls._make([*map(np.array, numbers), refused])
+
+
+_MISSED = "y: no finite state can follow this sample; taken as missing."
+
+
+def estimate_of(report: Float[NDArray, " r"], dx: int, refused: str = "") -> Estimate:
+    """From a row of `Core.moved`, of `dx` states; `refused` says what of the sample was not believed before."""
+    a = dx + dx * dx
+    dy = (len(report) - a - 2) // 2
+    mean, cov = report[a : a + dy], report[dx:a].reshape(dx, dx)
+    refused = refused or (_MISSED if report[-1] else "")
+    return Estimate(report[:dx], cov, mean, report[a + dy : -2], float(report[-2]), refused)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
+from gpssm.errors import InvalidInput
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Gaps, NonNegative, Positive
 from gpssm.plumbing.guards import CONSTANT
@@ -40,8 +41,7 @@ _CLIP = 2.0  # how much of a deviation counts, in units of reach: one outlier mu
 _NONE = np.zeros(1 << 16, bool)  # more channels than anybody has
 # More samples than this multiple of the warm-up are not waited for, whatever they look like.
 _LONGEST_WARM_UP = 10
-LOOK_BACK = (2, 4, 8, 16)
-"""Multiples of the warm-up at which a stream looks back."""
+_LOOK_BACK = (2, 4, 8, 16)  # multiples of the warm-up
 # How much more than at first is too much for the units: of steps of the outputs, and of inputs. That the outputs
 # themselves go far is in the nature of a slow system.
 _OUTGROWN = 10.0
@@ -121,13 +121,37 @@ def _at_rest(level: NDArray) -> NDArray:
     return np.maximum(np.abs(level), 1.0)
 
 
-def beyond(name: str, values: NDArray, outside: NDArray) -> str:
+def _beyond(name: str, values: NDArray, outside: NDArray) -> str:
     """The first part of a sentence about the first value that is outside."""
     channel = int(np.argmax(outside))
     where = f"{name}[{channel}]: {values[channel]:g}"
     if np.abs(values[channel]) > LARGEST:
         return f"{where} is larger than {LARGEST:g}, the largest number that can be used"
     return f"{where} is {FAR:g} times farther away from the samples so far than they are from each other"
+
+
+def believed(
+    of_outputs: Gate, of_inputs: Gate, outputs: Float[NDArray, "t dy"], inputs: Float[NDArray, "t dc"]
+) -> tuple[list[tuple[Gate, Gate]], Float[NDArray, "n dy"], list[str]]:
+    """The first of some samples that come after each other, up to one whose input cannot be believed.
+
+    Returns the ranges after every sample, the outputs with what cannot be believed missing, and a sentence about that,
+    or none. That the input of the very first cannot be believed is an error.
+    """
+    gates, sentences = list[tuple[Gate, Gate]](), [""] * len(outputs)
+    for row, y in enumerate(outputs):
+        if inputs.shape[1]:
+            outside, of_inputs = of_inputs.admit(inputs[row])
+            if outside.any():
+                if not gates:
+                    raise InvalidInput(f"{_beyond('u', inputs[row], outside)}; the sample is left out.")
+                break
+        outside, of_outputs = of_outputs.admit(y)
+        if outside.any():
+            outputs, sentences[row] = outputs.copy(), f"{_beyond('y', y, outside)}; taken as missing."
+            outputs[row, outside] = np.nan
+        gates.append((of_outputs, of_inputs))
+    return gates, outputs[: len(gates)], sentences[: len(gates)]
 
 
 def believable(early: list[tuple[Any, Any]], input_lags: int) -> tuple[NDArray, NDArray, tuple[Gate, Gate]]:
@@ -143,6 +167,11 @@ def believable(early: list[tuple[Any, Any]], input_lags: int) -> tuple[NDArray, 
     inputs = np.where(unknown, gates[1].centre, lags).reshape(inputs.shape)
     undriven = unknown.reshape(len(inputs), -1).any(axis=1, keepdims=True)
     return np.where(gates[0].outside(outputs) | undriven, np.nan, outputs), inputs, gates
+
+
+def look_backs(warm_up: int) -> list[int]:
+    """Numbers of samples after which a stream looks back."""
+    return [multiple * warm_up for multiple in _LOOK_BACK]
 
 
 def tells_scale(outputs: NDArray, needed: int) -> bool:

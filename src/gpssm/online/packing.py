@@ -8,9 +8,7 @@ from functools import cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 _LARGE = 20_000  # numbers in an array; to copy one that is larger takes longer than to hand it over
 
@@ -36,19 +34,20 @@ class Layout:
         """How many numbers each leaf holds."""
         return [int(np.prod(shape)) for shape, _ in self.leaves]
 
-    def pack(self, tree: Any) -> tuple[Array, ...]:
-        """The vector of all small leaves, then the large leaves."""
+    def pack(self, tree: Any, of: Any = np) -> tuple[Any, ...]:
+        """The vector of all small leaves, then the large leaves, made by NumPy, or by `jax.numpy` while tracing."""
         leaves = list(zip(jax.tree.leaves(tree), self.sizes, strict=True))
-        small = [jnp.ravel(jnp.asarray(leaf, float)) for leaf, size in leaves if size <= _LARGE]
-        return jnp.concatenate([jnp.zeros(0), *small]), *(jnp.asarray(leaf) for leaf, size in leaves if size > _LARGE)
+        small = [of.ravel(of.asarray(leaf, float)) for leaf, size in leaves if size <= _LARGE]
+        return of.concatenate([of.zeros(0), *small]), *(of.asarray(leaf) for leaf, size in leaves if size > _LARGE)
 
-    def unpack(self, packed: tuple[Array, ...]) -> Any:
-        """The tree that `pack` has packed."""
+    def unpack(self, packed: tuple[Any, ...]) -> Any:
+        """The tree that `pack` has packed: copies of NumPy arrays, or what is traced."""
         vector, *large = packed
-        ends = np.cumsum([size for size in self.sizes if size <= _LARGE])
-        small, rest = iter(jnp.split(vector, ends)), iter(large)
-        parts = [next(rest if size > _LARGE else small) for size in self.sizes]
-        leaves = [part.reshape(shape).astype(kind) for part, (shape, kind) in zip(parts, self.leaves, strict=True)]
+        leaves, end, rest = [], 0, iter(large)
+        for size, (shape, kind) in zip(self.sizes, self.leaves, strict=True):
+            end += size if size <= _LARGE else 0
+            part = vector[end - size : end] if size <= _LARGE else next(rest)
+            leaves.append(part.reshape(shape).astype(kind))
         return jax.tree.unflatten(self.structure, leaves)
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import block_diag
 from jaxtyping import Array, Float, Int
 
@@ -31,7 +32,7 @@ from gpssm.gp.kernels import RBF
 from gpssm.online import reading
 from gpssm.online.adam import ascend, decay
 from gpssm.online.augmented import AugmentedMethod, Hypothesis, Tracked, assimilate, leading
-from gpssm.online.base import Info, Units
+from gpssm.online.base import Info, Units, host
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import NonNegative
 from gpssm.posteriors.posterior import Posterior
@@ -93,14 +94,14 @@ class RGPSSM(AugmentedMethod):
 
     def hypothesis(self, units: Units, of: Hypothesis) -> RGPSSMState:
         """The state to start from if `of` is right."""
-        steps, scale = jnp.asarray(units.steps), jnp.asarray(units.scale)
+        steps, scale = units.steps, units.scale
         hyper = RGPSSMHyper(
-            jnp.log(of.lengthscale * scale),
-            jnp.log(of.amplitude * steps),
-            jnp.log(of.process_noise * steps),
-            jnp.log(units.obs_noise),
+            host.log(of.lengthscale * scale),
+            host.log(of.amplitude * steps),
+            host.log(of.process_noise * steps),
+            host.log(units.obs_noise),
         )
-        span, step_size = jnp.log(scale), jnp.log(steps)
+        span, step_size = np.log(scale), np.log(steps)
         lowest = RGPSSMHyper(span - 1.5, step_size - 10, step_size - 12, hyper.obs_noise - 12)
         highest = RGPSSMHyper(span + 3.0, step_size + 8, step_size + 4, hyper.obs_noise + 10)
         # One slot more than the budget: a new inducing input may be the one that is not worth keeping.
@@ -108,7 +109,7 @@ class RGPSSM(AugmentedMethod):
         return RGPSSMState.start(*prior, hyper=hyper, limits=(lowest, highest), learn_obs_noise=self.obs_noise is None)
 
     @staticmethod
-    def one_step(
+    def step(
         key: Array, state: RGPSSMState, y: Float[Array, " dy"], c: Float[Array, " dc"]
     ) -> tuple[RGPSSMState, Info]:
         """Add an inducing input, predict, remove one, condition, adapt. Deterministic: `key` is not used."""

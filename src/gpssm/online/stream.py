@@ -4,9 +4,9 @@ A `Stream` is what the user holds. Below it is the pure core of an online method
 
     step(key, state, y, c) -> (state, info)
 
-compiled once. The first few samples only tell where the data live and on what scale; then they go through the core like
-all others. A system that was at rest outgrows these units: then the stream restarts, from all it has seen
-(`gpssm.online.gate`). Everything here is in the user's units.
+compiled once (`gpssm.online.core`). The first few samples only tell where the data live and on what scale; then they go
+through the core like all others. A system that was at rest outgrows these units: then the stream restarts, from all it
+has seen (`gpssm.online.gate`). Everything here is in the user's units.
 
 No sample can make the state infinite: numbers far outside the range of all others are taken as missing
 (`gpssm.online.gate`), and so is a sample that the core cannot digest. Both are counted and reported.
@@ -17,27 +17,26 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from gpssm.errors import InvalidInput
 from gpssm.numerics.lags import newest, with_past
-from gpssm.online import gate
+from gpssm.online import core, gate
 from gpssm.online.bands import Bands
 from gpssm.online.base import OnlineMethod
-from gpssm.online.estimate import Estimate, estimate_of
-from gpssm.online.gate import LARGEST, LOOK_BACK, Gate, beyond
-from gpssm.online.packing import Layout
+from gpssm.online.core import BLOCK, Core
+from gpssm.online.estimate import Estimate, Estimates, estimate_of
+from gpssm.online.gate import LARGEST, Gate, look_backs
 from gpssm.plumbing import serialization
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Carried, Gaps, NonNegative, renamed, shape
 from gpssm.plumbing.precision import double_precision
-from gpssm.plumbing.validation import Known, arguments, model_inputs, positive_int, sample_row
+from gpssm.plumbing.validation import Known, arguments, matrix, model_inputs, positive_int, sample_row
 from gpssm.posteriors.posterior import Posterior
 from gpssm.posteriors.states import Forecast, kept_recording
 
@@ -107,8 +106,8 @@ class Stream:
     @double_precision
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
-        self._packed: tuple[Array, ...] | None = None
-        self._layout: Layout | None = None
+        self._core: Core | None = None
+        self._prepared = False
         self.state = self.stored
 
     def check_fields(self) -> None:
@@ -121,13 +120,12 @@ class Stream:
     @_exclusive
     def state(self) -> Any:
         """Of the core; None during the warm-up."""
-        return None if self._layout is None or self._packed is None else self._layout.unpack(self._packed)
+        return None if self._core is None else jax.tree.map(jnp.asarray, self._core.state)
 
     @state.setter
     @_exclusive
     def state(self, value: Any) -> None:
-        self._layout = None if value is None else Layout.of(value)
-        self._packed = None if self._layout is None else self._layout.pack(value)
+        self._core = None if value is None else Core.of(self.method, value)
 
     @property
     def state_dim(self) -> int:
@@ -152,7 +150,7 @@ class Stream:
     @property
     def ready(self) -> bool:
         """Whether the warm-up is over: only then it can forecast."""
-        return self._layout is not None
+        return self._core is not None
 
     def __repr__(self) -> str:
         size = "" if self.output_dim is None else f", {self.output_dim} output(s), {self.input_dim} input(s)"
@@ -161,6 +159,8 @@ class Stream:
     @_exclusive
     def learn_one(self, y: Any, u: Any = None) -> Estimate:
         """Predict the next sample, look at it, learn from it.
+
+        The first call compiles all that later ones need, which takes seconds; none of them waits for that again.
 
         Args:
             y: (dy,) outputs; NaN (or None) where a value is missing.
@@ -177,26 +177,39 @@ class Stream:
         array([0.5])
         """
         outputs, inputs = self._sample(y, u)
-        believed, sentence = self._believed(outputs, inputs)
-        inputs = self._with_recent(inputs[None])[0]
-        self.recent = newest(inputs, self.method.input_lags)
-        was_ready = self.ready
-        estimate = self._learn(self._age, believed, inputs) if was_ready else None
-        if estimate is not None:
-            bands = self.bands or Bands.new(len(believed))
-            now = inputs[: self.input_dim]
-            self.bands = bands.seen(believed, estimate.predicted_mean, estimate.predicted_std, now)
-        if self.early or not self.ready:
-            self.early.append((np.where(np.abs(outputs) > LARGEST, np.nan, outputs), inputs))
-        self.count += 1
-        if estimate is None:
-            estimate = self._warm_up()._replace(refused=_RESTARTED if was_ready else "")
-        elif self.early and self._age in [multiple * self.method.warm_up for multiple in LOOK_BACK]:
-            self._look_back()
-        if sentence or estimate.refused:
-            self.refused += 1
-            return estimate._replace(refused=sentence or estimate.refused)
-        return estimate
+        return self._learn(outputs[None], inputs[None])[0]
+
+    @_exclusive
+    def learn_many(self, outputs: Any, inputs: Any = None) -> Estimates:
+        """Learn from all samples that have come, in order: the same as `learn_one` for every row, to the last digit.
+
+        Args:
+            outputs: (T, dy), NaN where a value is missing.
+            inputs: (T, dc) the control inputs that acted on the way to these samples, if there are any.
+
+        Returns:
+            What `learn_one` returns of every sample, stacked.
+
+        Raises:
+            InvalidInput: the samples cannot be used, and the stream is as it was before; or one of the inputs cannot be
+                believed, and the stream has learned from those before it: `count` says from how many.
+
+        >>> import gpssm
+        >>> stream = gpssm.VJF(1, num_inducing=2).start()
+        >>> estimates = stream.learn_many(gpssm.datasets.kink(30, 0.05, 0.08, seed=0).outputs)
+        >>> estimates.state_mean.shape, estimates.state_cov.shape, estimates.log_score.shape, stream.count
+        ((30, 1), (30, 1, 1), (30,), 30)
+        """
+        ys, without = matrix("outputs", outputs, self.output_dim), inputs is None and not self.input_dim
+        us = np.zeros((len(ys), 0)) if without else matrix("inputs", inputs, self.input_dim)
+        if len(us) != len(ys):
+            raise InvalidInput(f"inputs: {len(us)} row(s); expected as many as there are outputs, {len(ys)}.")
+        self._check_widths(ys.shape[1], us)
+        found: list[Estimate] = []
+        while len(found) < len(ys):
+            few = slice(len(found), len(found) + BLOCK)
+            found += self._learn(ys[few], us[few])
+        return Estimates.of(found, self.state_dim, ys.shape[1])
 
     @_exclusive
     def forecast(
@@ -228,7 +241,7 @@ class Stream:
         positive_int("num_paths", num_paths, 2)
         assert self.input_dim is not None
         c = self._with_recent(model_inputs(inputs, horizon, Known(0, self.input_dim)))
-        states, samples = _paths(type(self.method), jax.random.key(seed), self.state, jnp.asarray(c), num_paths)
+        states, samples = core.paths(type(self.method), jax.random.key(seed), self.state, jnp.asarray(c), num_paths)
         samples = np.asarray(samples)
         bands = self.bands or Bands.new(samples.shape[2])
         if follow:
@@ -249,7 +262,7 @@ class Stream:
         self._require_state("transition")
         assert self.input_dim is not None
         x = arguments(x, self.method.state_dim + self.method.input_lags * self.input_dim)
-        mean, var = map(np.asarray, _transition(type(self.method), self.state, jnp.asarray(x)))
+        mean, var = map(np.asarray, core.transition(type(self.method), self.state, jnp.asarray(x)))
         past = self.state_dim - mean.shape[1]
         return np.concatenate([mean, x[:, :past]], axis=1), np.pad(var, ((0, 0), (0, past)))
 
@@ -315,52 +328,64 @@ class Stream:
         """Samples that the present state has seen."""
         return self.count - self.given_up
 
-    def _believed(self, outputs: NDArray, inputs: NDArray) -> tuple[NDArray, str]:
-        """The outputs with what cannot be believed missing, and a sentence about that; such an input is an error."""
-        of_outputs, of_inputs = self.gates or self._first_gates(inputs)
-        if len(inputs):
-            outside, of_inputs = of_inputs.admit(inputs)
-            if outside.any():
-                self.refused += 1
-                raise InvalidInput(f"{beyond('u', inputs, outside)}; the sample is left out.")
-        outside, of_outputs = of_outputs.admit(outputs)
-        self.gates = of_outputs, of_inputs
-        if not outside.any():
-            return outputs, ""
-        return np.where(outside, np.nan, outputs), f"{beyond('y', outputs, outside)}; taken as missing."
+    def _learn(self, outputs: Float[NDArray, "n dy"], inputs: Float[NDArray, "n dc"]) -> list[Estimate]:
+        """Learn from some of the first of up to `BLOCK` samples: until something has to be done between two of them."""
+        if not self._prepared:
+            core.rehearse(self.method, self._core, outputs.shape[1], self.method.input_lags * inputs.shape[1])
+            self._prepared = True
+        now, few = self.gates or self._first_gates(inputs[0]), slice(self._undisturbed())
+        try:
+            gates, believed, sentences = gate.believed(*now, outputs[few], inputs[few])
+        except InvalidInput:
+            self.refused += 1
+            raise
+        driven, reports = self._with_recent(inputs[: len(believed)]), believed[:0]
+        if self._core is not None:
+            self._core, reports = self._core.through(self.seed, self._age, believed, driven)
+        count = max(len(reports), 1)  # a state that cannot be moved by a later one is for the next call
+        self.gates, self.recent = gates[count - 1], newest(driven[count - 1], self.method.input_lags)
+        bands, found = self.bands or Bands.new(outputs.shape[1]), []
+        for y, c, report, sentence in zip(believed, inputs, reports, sentences, strict=False):
+            estimate = estimate_of(report, self.state_dim, sentence)
+            bands = bands.seen(y, estimate.predicted_mean, estimate.predicted_std, c)
+            found.append(estimate)
+        stuck = self.ready and not found
+        if stuck:
+            self._give_up()
+        elif found:
+            self.bands = bands
+        if self.early or not self.ready:
+            kept = np.where(np.abs(outputs[:count]) > LARGEST, np.nan, outputs[:count])
+            self.early += zip(kept, driven[:count].copy(), strict=True)
+        self.count += count
+        if not found:
+            found = [self._warm_up()._replace(refused=sentences[0] or (_RESTARTED if stuck else ""))]
+        elif self.early and self._age in look_backs(self.method.warm_up):
+            self._look_back()
+        self.refused += sum(bool(estimate.refused) for estimate in found)
+        return found
+
+    def _undisturbed(self) -> int:
+        """How many samples can be learned from before something else has to be done."""
+        if self._core is None or not self.early:
+            return 1 if self._core is None else BLOCK
+        return min((age - self._age for age in look_backs(self.method.warm_up) if age > self._age), default=BLOCK)
 
     def _first_gates(self, inputs: NDArray) -> tuple[Gate, Gate]:
         """Open ones; around what is predicted, if the stream was given a state and has not seen any sample."""
         assert self.output_dim is not None
-        missing = np.full(self.output_dim, np.nan)
-        if not self.ready:
-            return Gate.of(missing[None]), Gate.of(np.full((1, len(inputs)), np.nan))
-        _, report = self._moved(self._age, missing, self._with_recent(inputs[None])[0])
-        expected = estimate_of(report, self.method.state_dim, self.output_dim)
+        missing = np.full((1, self.output_dim), np.nan)
+        if self._core is None:
+            return Gate.of(missing), Gate.of(np.full((1, len(inputs)), np.nan))
+        reports = self._core.moved(self.seed, self._age, missing, self._with_recent(inputs[None]))[1]
+        if not len(reports):
+            return Gate.of(missing), Gate.of(inputs[None], least=1.0)
+        expected = estimate_of(reports[0], self.state_dim)
         return Gate.around(expected.predicted_mean, expected.predicted_std), Gate.of(inputs[None], least=1.0)
 
-    def _learn(self, index: int, outputs: NDArray, inputs: NDArray) -> Estimate | None:
-        """Put the sample with number `index` through the core, or a missing one if it makes the state infinite.
-
-        None if the state cannot be moved at all: then the stream restarts, with nothing.
-        """
-        sentence = ""
-        packed, report = self._moved(index, outputs, inputs)
-        if not np.isfinite(report).all():
-            sentence = "y: no finite state can follow this sample; taken as missing."
-            packed, report = self._moved(index, np.full_like(outputs, np.nan), inputs)
-        if not np.isfinite(report).all():
-            self.state, self.gates, self.early, self.given_up = None, None, [], self.count
-            return None
-        self._packed = packed
-        if index + 1 == self.method.trial:
-            self.state = self.method.settled(self.state)
-        return estimate_of(report, self.method.state_dim, len(outputs), sentence)
-
-    def _moved(self, index: int, outputs: NDArray, inputs: NDArray) -> tuple[tuple[Array, ...], NDArray]:
-        """The state after a sample, and what the core reports: NaN if that state is not finite."""
-        packed, report = _step(type(self.method), self._layout, self.seed, index, self._packed, outputs, inputs)
-        return packed, np.asarray(report)
+    def _give_up(self) -> None:
+        """The state cannot be moved at all: begin again, with nothing."""
+        self._core, self.gates, self.early, self.given_up = None, None, [], self.count
 
     def _warm_up(self) -> Estimate:
         """Before the core can start, the prediction is the mean of what was seen."""
@@ -379,13 +404,13 @@ class Stream:
         for y, c in zip(outputs, inputs[:, : self.input_dim], strict=True):
             of_outputs, of_inputs = of_outputs.admit(y)[1], of_inputs.admit(c)[1]
         self.gates = of_outputs, of_inputs
-        self.state, self.unit_samples = self.method.initial_state(outputs, inputs), len(outputs)
-        estimate = None
-        for index, (y, c) in enumerate(zip(outputs, inputs, strict=True)):
-            estimate = self._learn(index, y, c)
-            if estimate is None:
-                break
-        return estimate
+        started = Core.of(self.method, self.method.initial_state(outputs, inputs))
+        self.unit_samples = len(outputs)
+        self._core, reports = started.through(self.seed, 0, outputs, inputs)
+        if len(reports) == len(outputs):
+            return estimate_of(reports[-1], self.state_dim)
+        self._give_up()
+        return None
 
     def _look_back(self) -> None:
         """Restart if the samples have outgrown the units, or were a fault at first."""
@@ -393,19 +418,22 @@ class Stream:
         assert self.gates is not None
         if gate.outgrown(outputs, inputs, self.unit_samples, self.gates[0].least, gates[0]):
             self._restart()
-        if self._age == LOOK_BACK[-1] * self.method.warm_up:
+        if self._age == look_backs(self.method.warm_up)[-1]:
             self.early = []
 
     def _sample(self, y: Any, u: Any) -> tuple[NDArray, NDArray]:
         """One checked sample; the first one decides how wide all others must be."""
         outputs = sample_row("y", y, self.output_dim)
         inputs = np.zeros(0) if u is None and not self.input_dim else sample_row("u", u, self.input_dim)
+        self._check_widths(len(outputs), inputs)
+        return outputs, inputs
+
+    def _check_widths(self, output_dim: int, inputs: NDArray) -> None:
         if np.isnan(inputs).any():
             raise InvalidInput("u: contains NaN; control inputs must be known. Repeat the last one, or fill the gap.")
         if self.output_dim is None:
-            self.method.check(len(outputs), len(inputs))
-            self.output_dim, self.input_dim = len(outputs), len(inputs)
-        return outputs, inputs
+            self.method.check(output_dim, inputs.shape[-1])
+            self.output_dim, self.input_dim = output_dim, inputs.shape[-1]
 
     def _require_state(self, what: str) -> None:
         if not self.ready:
@@ -417,26 +445,3 @@ class Stream:
 
 def _as_many(names: tuple[str, ...], count: int | None, letter: str) -> tuple[str, ...]:
     return names if len(names) == count else tuple(f"{letter}{i + 1}" for i in range(count or 0))
-
-
-@partial(jax.jit, static_argnames=("kind", "layout"))
-def _step(
-    kind: type[OnlineMethod], layout: Layout, seed: int, index: int, packed: tuple[Array, ...], y: Array, c: Array
-) -> tuple[tuple[Array, ...], Array]:
-    key = jax.random.fold_in(jax.random.key(seed), index)
-    state, info = kind.step(key, layout.unpack(packed), y, c)
-    packed = layout.pack(state)
-    # Of a state that is not finite nothing is reported: whoever calls has to look at a few numbers only.
-    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in packed]))
-    report = jnp.concatenate([jnp.ravel(part) for part in info])
-    return packed, jnp.where(finite, report, jnp.nan)
-
-
-@partial(jax.jit, static_argnames=("kind", "num_paths"))
-def _paths(kind: type[OnlineMethod], key: Array, state: Any, inputs: Array, num_paths: int) -> tuple[Array, Array]:
-    return kind.paths(key, state, inputs, num_paths)
-
-
-@partial(jax.jit, static_argnames="kind")
-def _transition(kind: type[OnlineMethod], state: Any, x: Array) -> tuple[Array, Array]:
-    return kind.transition(state, x)

@@ -367,5 +367,4 @@ def _learned(
 
 def learn_all(stream: Any, data: Series) -> None:
     """Show every sample of a recording to a stream."""
-    for t, y in enumerate(data.outputs):
-        stream.learn_one(y, None if data.inputs is None else data.inputs[t])
+    stream.learn_many(data.outputs, data.inputs)

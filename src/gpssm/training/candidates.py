@@ -27,6 +27,7 @@ _LEAST_LEARNED = 40
 # Samples of all recordings from which on candidates see some pieces of them only, and the samples of a piece: this many
 # times as long as an output takes to become another, within limits.
 _LONG, _PIECE, _TIMES = 8192, (1024, 8192), 8
+_SLOW = 500  # samples that it takes an output to become another
 
 Kind = Literal["gp", "linear", "one step"]
 
@@ -59,6 +60,11 @@ class Recordings(NamedTuple):
     def holds_back(self) -> bool:
         """Whether the end of any recording is held back."""
         return self.cuts != self.lengths
+
+    @property
+    def slow(self) -> bool:
+        """Whether outputs hardly move from one sample to the next."""
+        return max(memory(y[:cut]) for y, cut in zip(self.outputs, self.cuts, strict=True)) > _SLOW
 
     @property
     def output_dim(self) -> int:
@@ -100,7 +106,7 @@ def pieces(outputs: list[NDArray], inputs: list[NDArray]) -> tuple[list[NDArray]
     """
     if sum(map(len, outputs)) <= _LONG:
         return outputs, inputs
-    size = int(np.clip(_TIMES * max(map(_memory, outputs)), *_PIECE))
+    size = int(np.clip(_TIMES * max(map(memory, outputs)), *_PIECE))
     cuts = [
         (y[start : start + size], c[start : start + size])
         for y, c in zip(outputs, inputs, strict=True)
@@ -114,7 +120,7 @@ def pieces(outputs: list[NDArray], inputs: list[NDArray]) -> tuple[list[NDArray]
     return list(ys), list(cs)
 
 
-def _memory(outputs: NDArray) -> int:
+def memory(outputs: NDArray) -> int:
     """Samples after which the autocorrelation of every output (T, dy) has fallen to a third."""
     longest = 1
     for y in subspace.fill(outputs).T:

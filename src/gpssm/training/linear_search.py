@@ -28,8 +28,8 @@ def linear_models(data: Recordings, orders: Sequence[int]) -> list[Candidate]:
     """
     problems = []
     for order in orders:
-        near = subspace.identify(*data.early(), order)
-        linear = np.column_stack([stable(near.weight), near.bias])
+        near = subspace.differences(*data.early(), order) if data.slow else subspace.identify(*data.early(), order)
+        linear = np.column_stack([integrating(near.weight) if data.slow else stable(near.weight), near.bias])
         guess = _without_gp(linear, np.array([states[0] for states in near.states]))
         width = _without_gp(np.full_like(linear, _WIDTH), np.full_like(guess.initial, _WIDTH))
         problems.append(SkeletonProblem(*(_resized(part, max(orders)) for part in (guess, guess, width))))
@@ -42,7 +42,7 @@ def stabilised(candidate: Candidate, data: Recordings) -> Candidate:
     fitted = candidate.fit.skeleton
     if np.array_equal(fitted.linear, stable(fitted.linear, STABLE)):
         return candidate
-    linear = stable(fitted.linear)
+    linear = integrating(fitted.linear) if data.slow else stable(fitted.linear)
     states = np.stack([_continued(linear, x[None], c) for x, c in zip(fitted.initial, data.inputs, strict=True)])[:, 1:]
     fit = candidate.fit._replace(skeleton=fitted._replace(linear=linear), states=states)
     return rated(candidate.problem, fit, data, "linear")
@@ -159,3 +159,15 @@ def stable(weight: NDArray, largest: float = _LARGEST) -> NDArray:
     a, others = np.split(weight, [len(weight)], axis=1)
     factor = min(1.0, largest / max(float(np.max(np.abs(np.linalg.eigvals(a)))), 1e-12))
     return np.column_stack([a * factor, others])
+
+
+def integrating(weight: NDArray) -> NDArray:
+    """[A, ...] (dx, dx + n), eigenvalues of A beyond the unit circle moved onto it, each by itself.
+
+    For outputs that hardly move from one sample to the next: a position that follows a force is an integral, and a
+    fraction of all of A, as `stable` takes it, would forget it within few of its samples.
+    """
+    a, others = np.split(weight, [len(weight)], axis=1)
+    values, vectors = np.linalg.eig(a)
+    moved = (vectors * (values / np.maximum(1.0, np.abs(values)))) @ np.linalg.pinv(vectors)
+    return np.column_stack([moved.real, others])

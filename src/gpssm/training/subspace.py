@@ -40,6 +40,27 @@ def identify(outputs: list[NDArray], inputs: list[NDArray], state_dim: int) -> S
     return Subspace(weight, bias, states)
 
 
+def differences(outputs: list[NDArray], inputs: list[NDArray], state_dim: int) -> Subspace:
+    """The same, with differences of the outputs, of growing order and unit variance, as hidden states.
+
+    For outputs that hardly move from one sample to the next: what the past says of the future is in differences so
+    small that the ridge of `identify` takes them for nothing.
+    """
+    filled = [fill(y) for y in outputs]
+    states = [y.copy() for y in filled]
+    latest = filled
+    while states[0].shape[1] < state_dim:
+        latest = [np.diff(x, axis=0, prepend=2 * x[:1] - x[1:2]) for x in latest]
+        scale = np.concatenate(latest).std(axis=0)
+        latest = [x / np.where(scale > 0, scale, 1.0) for x in latest]
+        states = [np.hstack([x, more])[:, :state_dim] for x, more in zip(states, latest, strict=True)]
+    design = np.concatenate(
+        [np.hstack([x[:-1], c[1:], np.ones((len(x) - 1, 1))]) for x, c in zip(states, inputs, strict=True)]
+    )
+    weight = np.linalg.lstsq(design, np.concatenate([x[1:] for x in states]), rcond=None)[0].T
+    return Subspace(weight[:, :-1], weight[:, -1], states)
+
+
 def one_step(states: list[NDArray], inputs: list[NDArray]) -> tuple[NDArray, NDArray]:
     """`x_t ~ A x_{t-1} + B c_t + b` by ridge regression, on the rows without a gap."""
     dx, dc = states[0].shape[1], inputs[0].shape[1]

@@ -147,9 +147,7 @@ class OEnVI(AugmentedMethod):
         )
 
     @staticmethod
-    def one_step(
-        key: Array, state: OEnVIState, y: Float[Array, " dy"], c: Float[Array, " dc"]
-    ) -> tuple[OEnVIState, Info]:
+    def step(key: Array, state: OEnVIState, y: Float[Array, " dy"], c: Float[Array, " dc"]) -> tuple[OEnVIState, Info]:
         """One sample: place an inducing input, predict, condition, learn. Deterministic: `key` is not used."""
         dx, hyper, process_noise, now = state.state_dim, state.hyper, state.process_noise, state.f
         current, now = state.placed(c, now, novel(process_noise, now.amplitude))

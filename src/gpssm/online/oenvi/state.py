@@ -93,14 +93,14 @@ class OEnVIState(Tracked):
         log_noise = np.log(obs_noise)
         level = np.mean(log_noise)
         logs = OEnVIHyper._make([*(np.log(part) for part in hyper), level, log_noise - level])
-        variances = jnp.diagonal(state.cov)[-len(unit) * (len(basis.used) + len(basis.scale) + 1) :]
+        variances = np.diagonal(state.cov)[-len(unit) * (len(basis.used) + len(basis.scale) + 1) :]
         return cls.start(
             *start,
-            hyper=jax.tree.map(jnp.asarray, logs),
+            hyper=jax.tree.map(np.asarray, logs),
             count=count,
             linear_prior=variances.reshape(len(unit), -1)[:, len(basis.used) :],
-            unit=jnp.asarray(unit),
-            obs_unit=jnp.asarray(level),
+            unit=np.asarray(unit),
+            obs_unit=np.asarray(level),
             settings=settings,
         )
 

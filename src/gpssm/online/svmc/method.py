@@ -38,7 +38,7 @@ from gpssm.models.emission import LinearEmission
 from gpssm.numerics.linalg import symmetric_root
 from gpssm.numerics.networks import MLP
 from gpssm.online import paths
-from gpssm.online.base import Info, OnlineStateSpace, running_spread
+from gpssm.online.base import Info, OnlineStateSpace, host, running_spread
 from gpssm.online.outliers import judge
 from gpssm.online.svmc import adaptation, filtering
 from gpssm.online.svmc.filtering import Adapted, KernelParameters, Moved, NoiseParameters, Particles, SVMCState
@@ -81,39 +81,39 @@ class SVMC(OnlineStateSpace):
     def initial_state(self, outputs: NDArray, inputs: NDArray) -> SVMCState:
         """All particles alike; nothing but the units of the first samples is known."""
         units = self.units(outputs, inputs)
-        steps, shift, scale = (jnp.asarray(part) for part in (units.steps, units.shift, units.scale))
+        steps, shift, scale = map(host.asarray, (units.steps, units.shift, units.scale))
         num, dx, rows, dy = self.num_particles, self.state_dim, len(steps), outputs.shape[1]
         width = self.num_inducing + len(scale) + 1
-        linear = jnp.where(jnp.arange(width) < self.num_inducing, 0.0, filtering.LINEAR**2)
+        linear = host.where(host.arange(width) < self.num_inducing, 0.0, filtering.LINEAR**2)
         sizes = (dx + inputs.shape[1] + rows, _HIDDEN, 2 * rows)
         learned = Adapted(
-            KernelParameters(jnp.log(_LENGTHSCALE * scale), jnp.log(_AMPLITUDE * steps)),
-            NoiseParameters(jnp.log(_PROCESS_NOISE * steps), jnp.log(units.obs_noise)),
-            jax.tree.map(jnp.asarray, MLP.start(jax.random.key(0), sizes, last=0.0)),
+            KernelParameters(host.log(_LENGTHSCALE * scale), host.log(_AMPLITUDE * steps)),
+            NoiseParameters(host.log(_PROCESS_NOISE * steps), host.log(units.obs_noise)),
+            jax.tree.map(host.asarray, MLP.start(jax.random.key(0), sizes, last=0.0)),
         )
         emission = units.emission
         if isinstance(emission, LinearEmission):
             emission = LinearEmission(emission.weight[:, :rows], emission.bias)
         return SVMCState(
             particles=Particles(
-                jnp.tile(shift[:dx], (num, 1)),
-                jnp.full(num, -np.log(num)),
-                jnp.zeros((num, rows, width)),
-                jnp.tile(steps[:, None, None] * jnp.diag(linear), (num, 1, 1, 1)),
-                jnp.zeros((num, rows + dy, dx)),
-                jnp.zeros((num, rows + dy)),
+                host.tile(shift[:dx], (num, 1)),
+                host.full(num, -np.log(num)),
+                host.zeros((num, rows, width)),
+                host.tile(steps[:, None, None] * host.diag(linear), (num, 1, 1, 1)),
+                host.zeros((num, rows + dy, dx)),
+                host.zeros((num, rows + dy)),
             ),
             basis=Basis.empty(self.num_inducing, shift, scale),
             learned=learned,
-            adam=(jax.tree.map(jnp.zeros_like, learned), jax.tree.map(jnp.zeros_like, learned)),
-            count=jnp.zeros(()),
-            rejected=jnp.zeros(()),
+            adam=(jax.tree.map(host.zeros_like, learned), jax.tree.map(host.zeros_like, learned)),
+            count=host.zeros(()),
+            rejected=host.zeros(()),
             # Where the state was before the first sample is not known.
             loose=100.0 * scale[:rows] ** 2,
             spread=(shift[:dx], scale[:dx] ** 2),
             unit=steps,
-            obs_unit=jnp.asarray(units.obs_noise),
-            emission=jax.tree.map(jnp.asarray, emission),
+            obs_unit=host.asarray(units.obs_noise),
+            emission=jax.tree.map(host.asarray, emission),
             learn_obs_noise=self.obs_noise is None,
         )
 

@@ -28,14 +28,13 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 from gpssm.filters.augmented import with_past
 from gpssm.numerics.linalg import symmetric_root
 from gpssm.numerics.networks import MLP
 from gpssm.online import paths
-from gpssm.online.base import Info, OnlineStateSpace
+from gpssm.online.base import Info, OnlineStateSpace, host
 from gpssm.online.outliers import judge
 from gpssm.online.vjf import inference
 from gpssm.online.vjf.inference import Learned, Recognition, Scales, Site, VJFState, Weights, features, prior
@@ -90,26 +89,26 @@ class VJF(OnlineStateSpace):
         gain = np.where(shown[:, None], gain / site[:, None], dy**-0.5)
         network = MLP.start(jax.random.key(0), (dy + dx + k + dc, self.hidden, 2 * k), last=0.1)
         learned = Learned(
-            Recognition(jax.tree.map(jnp.asarray, network), jnp.asarray(gain), jnp.where(shown, 0.0, -2.0)),
-            jnp.log(0.25 * step**2),
-            jnp.log(units.obs_noise * (_FOLLOW if self.obs_noise is None and dy <= k else 1.0)),
-            jnp.zeros((num, d)),
-            jnp.full(d, np.log(_WIDTH)),
+            Recognition(jax.tree.map(host.asarray, network), host.asarray(gain), host.where(shown, 0.0, -2.0)),
+            host.log(0.25 * step**2),
+            host.log(units.obs_noise * (_FOLLOW if self.obs_noise is None and dy <= k else 1.0)),
+            host.zeros((num, d)),
+            host.full(d, np.log(_WIDTH)),
         )
-        still = jnp.zeros_like(ravel_pytree(learned)[0])
-        scales = Scales(*(jnp.asarray(part) for part in (units.shift, units.scale, step, output, site)))
+        still = host.zeros(sum(host.size(leaf) for leaf in jax.tree.leaves(learned)))
+        scales = Scales(*(host.asarray(part) for part in (units.shift, units.scale, step, output, site)))
         return VJFState(
-            mean=jnp.zeros(dx),
+            mean=host.zeros(dx),
             # Where the state was before the first sample is not known; one that no output shows may start anywhere.
-            var=jnp.where(shown, 100.0, 1.0)[np.arange(dx) % k],
-            weights=Weights(jnp.zeros((k, num + dc)), prior(scales.step, num + dc)),
-            used=jnp.zeros(num),
+            var=host.where(shown, 100.0, 1.0)[np.arange(dx) % k],
+            weights=Weights(host.zeros((k, num + dc)), prior(jnp.asarray(step), num + dc)),
+            used=host.zeros(num),
             learned=learned,
             adam=(still, still),
-            count=jnp.zeros(()),
-            rejected=jnp.zeros(()),
+            count=host.zeros(()),
+            rejected=host.zeros(()),
             scales=scales,
-            emission=jax.tree.map(jnp.asarray, units.emission),
+            emission=jax.tree.map(host.asarray, units.emission),
             learn_obs_noise=self.obs_noise is None,
         )
 
