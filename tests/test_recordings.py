@@ -108,11 +108,11 @@ def test_a_stream_goes_on_learning_in_the_run_in(run_in: int, monkeypatch: pytes
     class Stream:
         method = Method()
 
-        def learn_one(self, y: np.ndarray, u: np.ndarray) -> Any:
-            asked["learned"].append((y[0], u[0]))
-            return type("Estimate", (), {"state_mean": np.zeros(1)})
+        def learn_many(self, outputs: np.ndarray, inputs: np.ndarray) -> Any:
+            asked["learned"] += [(y[0], u[0]) for y, u in zip(outputs, inputs, strict=True)]
+            return type("Estimates", (), {"state_mean": np.zeros((len(outputs), 1))})
 
-        def forecast(self, horizon: int, inputs: np.ndarray, seed: int) -> Any:
+        def forecast(self, horizon: int, inputs: np.ndarray, num_paths: int, seed: int) -> Any:
             asked.update(horizon=horizon, inputs=inputs)
             return type("Forecast", (), {"samples": np.random.default_rng(seed).normal(size=(9, horizon, 1))})
 
@@ -307,7 +307,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "message"),
     [
         (("--method", "nobody"), "method: expected one of EnVI, "),
-        (("--dataset", "silverbox"), "dataset: expected one of actuator, "),
+        (("--dataset", "golden_box"), "dataset: expected one of actuator, "),
         (("--dataset", "drive"), "GPSSM_DATA: there is no drive.csv"),
     ],
 )

@@ -33,7 +33,6 @@ from gpssm.experiments.pages import Entry, Figure, Part, Section, Table
 from gpssm.experiments.published import best_published, published
 from gpssm.experiments.tables import Column, entry, line, method_name, number, over_seeds, table, value
 from gpssm.methods import registry
-from gpssm.online.stream import Stream
 from gpssm.training.linear_search import AUTO
 
 NDArray = np.ndarray
@@ -117,7 +116,7 @@ def fit(data: Benchmark, method: str, seed: int) -> dict[str, Any]:
     in `further`, with its name as `test`.
     """
     learned, seconds, compiling = learn(build(method, data.test.series.outputs.shape[1]), data.train, seed)
-    first, *further = (_tested(learned, test, seed) for test in data.tests)
+    first, *further = (_tested(learned, test, seed, live=method in registry.ONLINE) for test in data.tests)
     return (
         {"dataset": data.name, "method": method, "seed": seed}
         | first
@@ -126,11 +125,11 @@ def fit(data: Benchmark, method: str, seed: int) -> dict[str, Any]:
     )
 
 
-def _tested(learned: Any, test: Unseen, seed: int) -> dict[str, Any]:
+def _tested(learned: Any, test: Unseen, seed: int, *, live: bool) -> dict[str, Any]:
     """The forecast of one part to test on: its scores and curves."""
     seen, rest = (test.series.rows(rows) for rows in (slice(None, test.run_in), slice(test.run_in, None)))
     horizon = len(rest.outputs)
-    if isinstance(learned, Stream):
+    if live:
         stream = copy.deepcopy(learned)
         if test.run_in:  # as a live system would: the jump to the other recording is one that it has to live with
             learn_once(stream, seen.outputs, seen.inputs)

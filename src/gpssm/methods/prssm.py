@@ -71,8 +71,10 @@ def elbo(
     key_x0, key_path = jax.random.split(key)
     q_x0 = learner.states(windows, model.initial_state)
     starts = q_x0.draw(key_x0, num_samples)
+    shapes = [u_shape(model, windows), *noise_shapes(model, windows, num_samples, SAMPLED)]
+    eps, noise = draw(key_path, shapes, dtype=starts.dtype)
     scores = trajectory_scores(
-        model, starts, windows, key_path, lambda model, f, moved, y: expected_log_density(model, moved, y)
+        model, starts, windows, eps, noise, lambda model, f, moved, y: expected_log_density(model, moved, y)
     )
     likelihood = jnp.sum(scores) - windows.log_volume
     kl_u, kl_x0 = model.transition.kl(), q_x0.kl()
@@ -80,11 +82,12 @@ def elbo(
 
 
 def trajectory_scores(
-    model: GPSSM, starts: Float[Array, "b n dx"], windows: Windows, key: Array, score: Score
+    model: GPSSM, starts: Float[Array, "b n dx"], windows: Windows, eps: Array, noise: Array, score: Score
 ) -> Float[Array, "w b"]:
-    """What `score` says of every sample, along trajectories that no observation corrects."""
-    shapes = [u_shape(model, windows), *noise_shapes(model, windows, starts.shape[1], SAMPLED)]
-    eps, noise = draw(key, shapes, dtype=starts.dtype)
+    """What `score` says of every sample, along trajectories that no observation corrects.
+
+    `eps` (b, dx, m) draws u, `noise` (w, b, k, n, dx) the moves.
+    """
 
     def one(members: Array, f: tuple[Array, Noise], y: Array, active: Array, noise: Array) -> tuple[Array, Array]:
         moved = ensemble.move(*f, model.process_noise, noise)

@@ -86,10 +86,10 @@ def elbo(
 ) -> tuple[Float[Array, ""], tuple[Float[Array, "b n dx"], dict[str, Array]]]:
     """The bound, from as many trajectories as `carry` has members in every window."""
     model = learner.model
-    first = len(model.initial_state.mean), *carry.shape[1:]
-    shapes = [u_shape(model, windows), first, *noise_shapes(model, windows, carry.shape[1], SAMPLED, kinds=2)]
-    eps_u, eps_x0, noise = draw(key, shapes, dtype=carry.dtype)
-    starts = window_starts(windows, carry, model.initial_state.members(eps_x0))
+    key_x0, key_path = jax.random.split(key)
+    shapes = [u_shape(model, windows), *noise_shapes(model, windows, carry.shape[1], SAMPLED, kinds=2)]
+    eps_u, noise = draw(key_path, shapes, dtype=carry.dtype)
+    starts = window_starts(windows, carry, model.initial_state.draw(key_x0, carry.shape[1]))
     chol_q = jnp.linalg.cholesky(model.process_noise.covariance)
 
     def one(
