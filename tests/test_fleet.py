@@ -1,5 +1,6 @@
 """Every sensor of a fleet learns what a stream on its own learns, to the last digit, from one program."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,18 @@ def test_a_member_is_saved_and_goes_on(tmp_path: Path) -> None:
     loaded.learn_one([0.5])  # by itself
     fleet.learn_one(ys[0])
     assert loaded.count == 122 and fleet[2].count == 121 and len(fleet) == 3
+
+
+def test_threads_take_turns() -> None:
+    """One has the fleet tick, another has one of its streams learn: no sample is lost."""
+    fleet, ys = fleet_of("VJF"), recordings(2, 60)
+    fleet.learn_many(ys)
+    other = threading.Thread(target=lambda: [fleet[1].learn_one(y) for y in ys[:, 1]])
+    other.start()
+    for y in ys:
+        fleet.learn_one(y)
+    other.join()
+    assert [fleet[i].count for i in range(N)] == [120, 180, 120]
 
 
 def test_what_cannot_be_used_is_refused() -> None:

@@ -59,6 +59,8 @@ class Fleet:
         self.method = method
         self._lock = threading.RLock()
         self._streams = [method.start(seed + i) for i in range(len(self.names))]
+        for stream in self._streams:
+            stream._lock = self._lock  # who uses one of them takes turns with the fleet
         self._abreast: Abreast | None = None
 
     def __len__(self) -> int:
@@ -70,11 +72,12 @@ class Fleet:
     def __getitem__(self, sensor: int | str) -> Stream:
         return self._streams[self._place(sensor)]
 
+    @exclusive
     def __setitem__(self, sensor: int | str, stream: Stream) -> None:
         place, dims = self._place(sensor), {(each.output_dim, each.input_dim) for each in (*self._streams, stream)}
         if type(stream.method) is not type(self.method) or len(dims - {(None, None)}) > 1:
             raise InvalidInput(f"stream: {stream}; expected one as the others are, {self._streams[place]}.")
-        self._streams[place] = stream
+        self._streams[place], stream._lock = stream, self._lock
 
     @exclusive
     def learn_one(self, ys: Any, us: Any = None) -> Estimates:
@@ -125,8 +128,7 @@ class Fleet:
             found: list[Estimate] = []
             while len(found) < len(outputs):
                 few = slice(len(found), len(found) + BLOCK)
-                sample = _believed(stream, outputs[few, i], inputs[few, i])
-                found += _learned(stream, sample, None)
+                found += _learned(stream, _believed(stream, outputs[few, i], inputs[few, i]), None)
             all_found.append(Estimates.of(found, self.method.state_dim, outputs.shape[2]))
         return all_found
 
@@ -160,7 +162,7 @@ class Fleet:
 
     def _array(self, name: str, value: Any, ndim: int, width: int | None) -> NDArray:
         array = real(name, value, "numbers")
-        fits = array.ndim == ndim and array.shape[-2] == len(self) and array.shape[-1] in (width or array.shape[-1],)
+        fits = array.ndim == ndim and array.shape[-2] == len(self) and array.shape[-1] == (width or array.shape[-1])
         if not fits or array.shape[-1] == 0:
             expected = f"{'T, ' if ndim == 3 else ''}{len(self)}, {width or 'channels'}"
             raise InvalidInput(f"{name}: shape {array.shape}; expected ({expected}), a row for every sensor.")
