@@ -10,7 +10,7 @@ help:
 	@echo "make demo   learn an unknown system from 600 noisy numbers, with a picture"
 	@echo "make test   run the tests; make test-all, the slow ones, too"
 	@echo "make check  linter, formatter, type checker"
-	@echo "make bench  time one training iteration beside what NumPy needs for the same arithmetic"
+	@echo "make bench  time one training iteration beside what XLA needs for its products alone, and whole fits"
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 14) else f"gpssm needs Python 3.11 to 3.13, {sys.executable} is {v[0]}.{v[1]}; run make PYTHON=/path/to/python")'
@@ -42,6 +42,7 @@ check: $(STAMP)-dev
 
 bench: $(STAMP)-dev
 	$(BIN)/python benchmarks/iteration.py
+	$(BIN)/python benchmarks/fit.py
 
 clean:
 	rm -rf $(VENV) demo results

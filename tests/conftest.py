@@ -13,9 +13,7 @@ if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {int(_cores[_worker % len(_cores)])})
 
 # Compiling is most of the work: what one worker, a command that a test starts or an earlier run has compiled is
-# taken from the cache of the command line, also if it was compiled quickly.
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-
+# taken from the cache of the command line.
 from gpssm.parallel import runtime
 
 runtime.prepare()
@@ -27,12 +25,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 jaxtyping.install_import_hook("gpssm", "shapes.of_arrays")
 
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+
+from gpssm.plumbing.compilation import CompileClock
 
 jax.config.update("jax_enable_x64", True)
 
@@ -52,6 +53,31 @@ LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+
+
+clock = CompileClock()
+compiled: Counter[str] = Counter()
+"""Seconds of tracing, lowering and compiling by file, in all workers; not in processes that tests start."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    """A report carries what was compiled since the last one, also from a worker to the process that prints."""
+    global clock
+    report = yield
+    report.user_properties.append(("compile_seconds", clock.seconds))
+    clock = CompileClock()
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    compiled[report.nodeid.partition("::")[0]] += dict(report.user_properties).get("compile_seconds", 0.0)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    terminalreporter.section("most seconds of compilation")
+    for file, seconds in compiled.most_common(10):
+        terminalreporter.write_line(f"{seconds:8.1f} s {file}")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -29,7 +29,6 @@ from gpssm.datasets import columns, from_csv, kink, to_csv
 from gpssm.datasets.series import Series
 from gpssm.methods.arx import ARX
 from gpssm.models.emission import FunctionEmission
-from gpssm.parallel import runtime
 from gpssm.plumbing import atomic
 from gpssm.plumbing.times import Times
 from gpssm.posteriors.verdict import words
@@ -602,18 +601,6 @@ def test_a_link_that_leads_nowhere_is_refused_before_the_fit(folder: Path, tmp_p
     result = run("fit", folder / "train.csv", "--outputs", "level", "-o", out)
     assert (result.code, result.out) == (2, "") and result.err.count("\n") == 1
     assert f"out: cannot write {str(out)!r} (a symbolic link " in result.err and out.is_symlink()
-
-
-def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", homeless)
-    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None, raising=False)
-    for name in ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    runtime.prepare()
-    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
 
 
 class Terminal:

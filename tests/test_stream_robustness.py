@@ -26,7 +26,7 @@ from gpssm.online.gate import FAR, LARGEST, Gate
 from gpssm.online.stream import Stream
 
 NDArray = np.ndarray
-SMALL = {"num_inducing": 8, "num_members": 10, "num_particles": 30, "trial": 0}
+SMALL = {"num_inducing": 15, "num_members": 10, "num_particles": 30, "trial": 0}  # as in test_online_methods
 ABSURD = (1e7, 1e20, 1e40, 1e59, 1e61, 1e154, 1e200, float(np.finfo(float).max))
 ANYTHING = st.one_of(
     st.floats(allow_nan=True, allow_infinity=False),

@@ -1,12 +1,14 @@
 """Gaussian process state-space models, learned from noisy time series.
 
 Names are loaded on first use, so that `gpssm --help` does not wait for JAX. Importing changes
-no global setting: no precision flag, no thread or core affinity.
+no global setting: no precision flag, no thread or core affinity; and no cache of compiled programs, unless the
+environment variable `GPSSM_CACHE` asks for it.
 """
 
 from typing import TYPE_CHECKING
 
 from gpssm.methods.registry import METHODS, ONLINE
+from gpssm.plumbing.cache import of_environment as _cache_of_environment
 from gpssm.plumbing.lazy import exports
 
 __version__ = "0.1.0"
@@ -20,6 +22,7 @@ _HOMES = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values()
     "LinearPosterior": "gpssm.posteriors.linear",
     "load": "gpssm.plumbing.serialization",
     "saved": "gpssm.plumbing.catalogue",
+    "cache": "gpssm.plumbing.cache",
     "sweep": "gpssm.parallel.sweep",
     "backtest": "gpssm.parallel.backtest",
     "RBF": "gpssm.gp.kernels",
@@ -29,6 +32,8 @@ _HOMES = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values()
 }
 _SUBMODULES = ("datasets", "filters", "gp", "models", "methods", "experiments", "evaluation", "metrics", "plots")
 __getattr__, __dir__ = exports(__name__, "__version__", _HOMES | {name: f"gpssm.{name}" for name in _SUBMODULES})
+
+_cache_of_environment(default="0")
 
 if TYPE_CHECKING:
     from gpssm import datasets as datasets
@@ -46,6 +51,7 @@ if TYPE_CHECKING:
     from gpssm.online.stream import Stream as Stream
     from gpssm.parallel.backtest import backtest as backtest
     from gpssm.parallel.sweep import sweep as sweep
+    from gpssm.plumbing.cache import cache as cache
     from gpssm.plumbing.catalogue import saved as saved
     from gpssm.plumbing.serialization import load as load
     from gpssm.posteriors.fitted import Fitted as Fitted

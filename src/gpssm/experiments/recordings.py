@@ -1,4 +1,4 @@
-"""Sixteen recordings of fifteen systems, up to 4000 samples each, beside what is published for them.
+"""Sixteen recordings of up to 4000 samples, and three long ones, beside what is published for them.
 
 Every recording has a part to learn from and a part to test on (`gpssm.datasets.benchmark`). The test part is forecast
 at once, from the end of learning. One that was recorded apart starts from an unknown state: its first samples are
@@ -12,6 +12,7 @@ Errors of different systems are compared as NRMSE, the error relative to the spr
 so that 1 is the error of a forecast that knows the mean of the test part and nothing else.
 """
 
+import copy
 from collections.abc import Sequence
 from itertools import product
 from typing import Annotated, Any
@@ -19,8 +20,10 @@ from typing import Annotated, Any
 import numpy as np
 from jaxtyping import Float
 
-from gpssm import evaluation, metrics
+from gpssm import metrics
 from gpssm.datasets import SOURCES, Benchmark, benchmark
+from gpssm.datasets.registry import Unseen
+from gpssm.errors import InvalidInput
 from gpssm.experiments import sysid
 from gpssm.experiments.base import Cell, Group, Task, by, choose, number_or_nan, spell
 from gpssm.experiments.drawing import Axes, forecast, panels
@@ -30,6 +33,7 @@ from gpssm.experiments.pages import Entry, Figure, Part, Section, Table
 from gpssm.experiments.published import best_published, published
 from gpssm.experiments.tables import Column, entry, line, method_name, number, over_seeds, table, value
 from gpssm.methods import registry
+from gpssm.online.stream import Stream
 from gpssm.training.linear_search import AUTO
 
 NDArray = np.ndarray
@@ -42,25 +46,31 @@ DATASETS = (
     *sysid.DATASETS, "cascaded_tanks", "coupled_drives_1", "coupled_drives_2", "heating", "robot_arm",
     "flutter", "thermic_wall", "exchanger", "tank", "winding", "glass_furnace",
 )  # fmt: skip
+LONG = ("silverbox", "wiener_hammerstein", "emps")
+"""Recordings of 25 000 to 100 000 samples to learn from."""
 METHODS = (*registry.METHODS, *registry.ONLINE)
+LONG_METHODS = ("EnVI", "ARX", "LinearGaussian", "OEnVI")
+"""Methods whose cost does not grow with the length of a recording, or hardly."""
 LINEAR = ("ARX", "LinearGaussian")
 DEFAULT = ("EnVI", *LINEAR)
 
 BEHIND = 1.05
 """Relative error from which on a method is behind a linear one."""
 _KEPT = 2000  # samples of a forecast that a figure needs at the most
+_LONG_HORIZON = 10_000
 _FAST_DATASETS = ("cascaded_tanks", "coupled_drives_1")
 _DRAWN = 2  # outputs of one system: further ones would only repeat the picture
 
 
 def cells(fast: bool) -> list[Cell]:
-    """Every method on every recording."""
-    datasets, methods = (_FAST_DATASETS, DEFAULT) if fast else (DATASETS, METHODS)
-    return [Cell(m, d, "") for d, m in product(datasets, methods)]
+    """Every method on every recording; on long ones those that can."""
+    if fast:
+        return [Cell(m, d, "") for d, m in product(_FAST_DATASETS, DEFAULT)]
+    return [Cell(m, d, "") for d, m in (*product(DATASETS, METHODS), *product(LONG, LONG_METHODS))]
 
 
 def select(
-    dataset: Annotated[list[str] | None, "A short recording that `gpssm datasets` lists; repeat for several."] = None,
+    dataset: Annotated[list[str] | None, "A recording that `gpssm datasets` lists; repeat for several."] = None,
     method: Annotated[
         list[str] | None,
         f"{', '.join(METHODS)}, or all; repeat for several. By default EnVI and two linear ones.",
@@ -68,7 +78,11 @@ def select(
 ) -> list[Cell]:
     """The cells that the options ask for."""
     methods = choose("method", method or DEFAULT, METHODS)
-    return [Cell(m, d, "") for d, m in product(choose("dataset", dataset or "all", DATASETS), methods)]
+    pairs = product(choose("dataset", dataset or "all", (*DATASETS, *LONG)), methods)
+    chosen = [Cell(m, d, "") for d, m in pairs if d not in LONG or m in LONG_METHODS]
+    if not chosen:
+        raise InvalidInput(f"method: on long recordings expected one of {', '.join(LONG_METHODS)}.")
+    return chosen
 
 
 def configuration(task: Task) -> str:
@@ -80,7 +94,8 @@ def cost(task: Task) -> float:
     """Seconds that a fit takes, roughly."""
     if task.method not in registry.SYSTEMS and task.method not in registry.ONLINE and task.method != "LinearGaussian":
         return 2.0
-    return (70.0 if task.method in registry.SYSTEMS else 15.0) * max(1.0, SOURCES[task.dataset].learn.length / 500)
+    length = min(SOURCES[task.dataset].learn.length, 4000)  # what there is beyond costs little
+    return (70.0 if task.method in registry.SYSTEMS else 15.0) * max(1.0, length / 500)
 
 
 def run(task: Task) -> dict[str, Any]:
@@ -94,37 +109,68 @@ def build(method: str, output_dim: int) -> Any:
 
 
 def fit(data: Benchmark, method: str, seed: int) -> dict[str, Any]:
-    """Learn from one part of a recording, forecast the other (the first, if there are several) and score it.
+    """Learn from one part of a recording, forecast the other and score it.
 
     The `scores`, the CPU seconds of learning without compilation (`cpu_seconds`) and of compilation, and curves with a
     list for every output, of which there is one of every `step` samples: the `mean` of the forecast, the quantiles
-    `low` and `high` that hold 90%, and the `truth`.
+    `low` and `high` that hold 90%, and the `truth`. Where there are further parts to test on, the same of each of them
+    in `further`, with its name as `test`.
     """
-    test, run_in = data.test.series, data.test.run_in
-    seen, rest = test.rows(slice(None, run_in)), test.rows(slice(run_in, None))
-    horizon = len(rest.outputs)
-    learned, seconds, compiling = learn(build(method, test.outputs.shape[1]), data.train, seed)
-    if method in registry.ONLINE:
-        if run_in:  # as a live system would: the jump to the other recording is one that it has to live with
-            learn_once(learned, seen.outputs, seen.inputs)
-        paths = learned.forecast(horizon, rest.inputs, seed=seed).samples
-    else:
-        state = learned.filter(seen.outputs, seen.inputs, seed=seed) if run_in else None
-        paths = evaluation.free_run(learned, horizon, rest.inputs, state=state, seed=seed)
-    low, high = np.quantile(paths, [0.05, 0.95], axis=0)
-    step = -(-horizon // _KEPT)
-    curves = {"mean": paths.mean(axis=0), "low": low, "high": high, "truth": rest.outputs}
+    learned, seconds, compiling = learn(build(method, data.test.series.outputs.shape[1]), data.train, seed)
+    first, *further = (_tested(learned, test, seed) for test in data.tests)
     return (
         {"dataset": data.name, "method": method, "seed": seed}
-        | scores(paths, rest.outputs)
-        | {"cpu_seconds": seconds, "compile_seconds": compiling, "step": step}
-        | {name: _digits(curve[::step]) for name, curve in curves.items()}
+        | first
+        | {"cpu_seconds": seconds, "compile_seconds": compiling}
+        | ({"further": further} if further else {})
     )
 
 
-def scores(paths: Float[NDArray, "p h dy"], truth: Float[NDArray, "h dy"]) -> dict[str, Any]:
-    """Of a forecast: `rmse` as a list in the unit of every output, `crps` relative to their standard deviations."""
-    spread = truth.std(axis=0)
+def _tested(learned: Any, test: Unseen, seed: int) -> dict[str, Any]:
+    """The forecast of one part to test on: its scores and curves."""
+    seen, rest = (test.series.rows(rows) for rows in (slice(None, test.run_in), slice(test.run_in, None)))
+    horizon = len(rest.outputs)
+    if isinstance(learned, Stream):
+        stream = copy.deepcopy(learned)
+        if test.run_in:  # as a live system would: the jump to the other recording is one that it has to live with
+            learn_once(stream, seen.outputs, seen.inputs)
+        num_paths = 500 if horizon <= _LONG_HORIZON else 100  # all of them are in memory at once
+        pieces = iter([stream.forecast(horizon, rest.inputs, num_paths=num_paths, seed=seed).samples])
+    else:
+        state = learned.filter(seen.outputs, seen.inputs, seed=seed) if test.run_in else None
+        inputs = learned.future(horizon, rest.inputs, state)
+        pieces = (piece.samples for piece in learned.pieces(inputs, state=state, seed=seed))
+    step, found = -(-horizon // _KEPT), list[tuple[NDArray, dict[str, Any]]]()
+    curves = []
+    for paths in pieces:
+        first = sum(len(each) for each, _ in found)
+        truth = rest.outputs[first : first + paths.shape[1]]
+        found.append((truth, scores(paths, truth, rest.outputs.std(axis=0))))
+        low, high = np.quantile(paths, [0.05, 0.95], axis=0)
+        curves.append((paths.mean(axis=0), low, high, truth))
+    shown = [np.concatenate(curve)[::step] for curve in zip(*curves, strict=True)]
+    named = zip(("mean", "low", "high", "truth"), shown, strict=True)
+    return {"test": test.name} | _together(found) | {"step": step} | {name: _digits(curve) for name, curve in named}
+
+
+def _together(found: list[tuple[NDArray, dict[str, Any]]]) -> dict[str, Any]:
+    """The scores of a forecast from those of its pieces."""
+    shares = np.array([len(truth) for truth, _ in found]) / sum(len(truth) for truth, _ in found)
+    each = [piece for _, piece in found]
+    rmse = np.sqrt(shares @ np.array([piece["rmse"] for piece in each]) ** 2)
+    others = {name: float(shares @ [piece[name] for piece in each]) for name in ("coverage90", "crps", "nlpd")}
+    nrmse = float(np.sqrt(shares @ np.array([piece["nrmse"] for piece in each]) ** 2))
+    return {"rmse": rmse.tolist(), "nrmse": nrmse} | others
+
+
+def scores(
+    paths: Float[NDArray, "p h dy"], truth: Float[NDArray, "h dy"], spread: Float[NDArray, " dy"] | None = None
+) -> dict[str, Any]:
+    """Of a forecast: `rmse` as a list in the unit of every output, `crps` relative to their standard deviations.
+
+    These are those of the truth, or `spread` where that is a piece of it.
+    """
+    spread = truth.std(axis=0) if spread is None else spread
     average = paths.mean(axis=0)
     rmse = [metrics.rmse(average[:, j], truth[:, j]) for j in range(truth.shape[1])]
     return {
@@ -213,9 +259,13 @@ def rows(groups: Sequence[Group]) -> dict[str, Any]:
 def section(groups: Sequence[Group]) -> Section:
     """Three tables over all data sets; then a table and a figure for every one."""
     own = by(groups, "dataset")
-    over_all = (_brief(groups, list(own)), _overview(groups, list(own)), _summary(groups))
+    short = [group for group in groups if group.cell.dataset not in LONG]
+    long = [group for group in groups if group.cell.dataset in LONG]
+    datasets = list(by(short, "dataset"))
+    over_all = (_brief(short, datasets), _overview(short, datasets), _summary(short)) if short else ()
+    over_all = (*over_all, _long(long)) if long else over_all
     return Section(
-        "Sixteen recordings",
+        "Sixteen recordings, and three long ones",
         (
             "Each has a part to learn from and a part to test on, as it is published: mostly its halves. The test part "
             "is forecast at once from the end of learning; one that was recorded apart, from the state that its first "
@@ -231,6 +281,34 @@ def section(groups: Sequence[Group]) -> Section:
 def _run_ins(datasets: list[str]) -> str:
     found = {name: SOURCES[name].tests[0].run_in for name in datasets}
     return ", ".join(f"{name}: {count}" for name, count in found.items() if count) or "none here"
+
+
+def _long(groups: Sequence[Group]) -> Table:
+    """A row for every part to test on of the long recordings, a column for every method."""
+    methods = tuple(dict.fromkeys(group.method for group in groups))
+    found = {(group.cell.dataset, group.method): group for group in groups}
+    lines = []
+    for dataset, place in ((d, i) for d in by(groups, "dataset") for i in range(len(SOURCES[d].tests))):
+        test = SOURCES[dataset].tests[place].name
+        quoted = [each for each in best_published(dataset) if each.test == test]
+        shown = (_error_of(found.get((dataset, method)), place) for method in methods)
+        lines.append((entry(f"{dataset}, {test}"), *shown, entry(", ".join(f"{q.name} {q.error}" for q in quoted))))
+    title = "Long recordings: RMSE of the free run (share of numbers in its 90% band; CPU seconds of the fit)"
+    return Table(title, ("part to test on", *methods, "published RMSE"), tuple(lines), over_seeds(groups), brief=True)
+
+
+def _error_of(group: Group | None, test: int) -> Entry:
+    """Of one of the parts to test on."""
+    if group is None:
+        return entry("")
+    link = number(group, mean(group.values("nrmse")))
+    if not group.results:
+        return link
+    tests = [[result, *result.get("further", [])][test] for result in group.results]
+    rmse = np.mean([number_or_nan(each["rmse"][0]) for each in tests])
+    band = np.mean([number_or_nan(each["coverage90"]) for each in tests])
+    seconds = np.mean(group.values("cpu_seconds"))
+    return entry(f"{rmse:.3g} ({band:.2f}; {seconds:.0f} s)", link[0].link)
 
 
 def _overview(groups: Sequence[Group], datasets: list[str]) -> Table:

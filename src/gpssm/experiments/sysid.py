@@ -95,7 +95,7 @@ def build(method: str, state_dim: int = STATE_DIM) -> Any:
         return registry.build_online(
             method, state_dim=state_dim, num_inducing=NUM_INDUCING, emission="observed", input_lags=STATE_DIM
         )
-    return registry.build(method, **registry.applicable(method, state_dim=state_dim, num_inducing=NUM_INDUCING))
+    return registry.build(method, **registry.applicable(method, state_dim=state_dim))
 
 
 def run(task: Task) -> dict[str, Any]:

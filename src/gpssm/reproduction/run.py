@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpssm.parallel.pool import Event
-from gpssm.parallel.runtime import cpuinfo
+from gpssm.plumbing.cache import cpuinfo
 from gpssm.reproduction.plan import Job, experiment, versions
 from gpssm.reproduction.store import BEAT, Status, Store
 

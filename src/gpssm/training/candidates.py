@@ -27,6 +27,7 @@ _LEAST_LEARNED = 40
 # Samples of all recordings from which on candidates see some pieces of them only, and the samples of a piece: this many
 # times as long as an output takes to become another, within limits.
 _LONG, _PIECE, _TIMES = 8192, (1024, 8192), 8
+_SHARE = 0.01  # of the variance of a move that is noise at first, where outputs hardly move
 _SLOW = 500  # samples that it takes an output to become another
 
 Kind = Literal["gp", "linear", "one step"]
@@ -185,9 +186,16 @@ def fit_ahead(problem: SkeletonProblem, data: Recordings) -> None:
     skeleton.fit.ahead(stacked, damping, data.outputs, data.inputs, iterations=_ITERATIONS)
 
 
+def moves(states: NDArray) -> NDArray:
+    """Standard deviations (dx,) of the moves of simulated states (s, t, dx) from one sample to the next, up to 1."""
+    return np.clip(np.diff(states, axis=1).std(axis=(0, 1)), 1e-6, 1.0)
+
+
 def rated(problem: SkeletonProblem, fit: SkeletonFit, data: Recordings, kind: Kind) -> Candidate:
     """A fit with its error, and half of the variance that it does not explain as observation noise."""
     residual = np.nanmean((fit.states[..., : data.output_dim] - data.learned()) ** 2, axis=(0, 1))
     # A simulation that is close leaves little to the noise of its states.
     process = np.full(fit.states.shape[2], min(PROCESS_NOISE, float(np.mean(residual))))
+    if data.slow:
+        process = np.minimum(process, _SHARE * moves(fit.states) ** 2)
     return Candidate(problem, fit, data.error(fit.states), 0.5 * residual, process, kind)

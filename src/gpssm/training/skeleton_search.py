@@ -15,7 +15,7 @@ from gpssm.models.noise import DiagonalNoise, FullNoise
 from gpssm.numerics.parameters import parameters, with_values
 from gpssm.plumbing.compilation import bucket
 from gpssm.training import subspace
-from gpssm.training.candidates import SIDE_BY_SIDE, Candidate, Recordings, fit_ahead, fit_all, rated
+from gpssm.training.candidates import SIDE_BY_SIDE, Candidate, Recordings, fit_ahead, fit_all, moves, rated
 from gpssm.training.initialisation import inducing_inputs
 from gpssm.training.linear_search import STABLE, one_step_model, resized, stabilised, stable
 from gpssm.training.problem import Problem
@@ -121,6 +121,8 @@ def gp_problems(problem: Problem, data: Recordings, linear: Candidate, seed: int
     widths = Skeleton(*(np.full(value.shape, 0.0 if held else width) for value, held, width in parts))
     (dx, m), dy, rng = given.whitened.shape, data.output_dim, np.random.default_rng(seed)
     lengthscale, scale = given.log_lengthscale + np.log(_LENGTHSCALE), given.log_scale + np.log(_SCALE)
+    if data.slow:  # what a GP adds to a state is at most as much as that moves, which is little
+        scale = scale + np.log(moves(linear.fit.states))
     outputs, inputs = data.early()
     filled = [subspace.fill(y) for y in outputs]
     seen_y, seen_c = np.concatenate(filled), np.concatenate(inputs)
@@ -131,7 +133,7 @@ def gp_problems(problem: Problem, data: Recordings, linear: Candidate, seed: int
         rows = rng.integers(0, len(seen_y), m)
         z = np.column_stack([seen_y[rows], rng.standard_normal((m, dx - dy)), seen_c[rows]])
         whitened = 0.3 * rng.standard_normal((dx, m))
-        if number == 0:
+        if number == 0 or data.slow:
             weight, x0 = linear.fit.skeleton.linear, linear.fit.skeleton.initial
             spread = np.maximum(np.std(linear.fit.states.reshape(-1, dx), axis=0)[dy:], 0.1)
             z[:, dy:dx] = z[:, dy:dx] * spread
@@ -220,7 +222,10 @@ def informed(problem: Problem, candidate: Candidate, data: Recordings, *, keep_n
         lambda m: (m.transition, m.initial_state, m.process_noise, m.obs_noise), model, (transition, initial, q, r)
     )
     model = with_values(model, {p.name: p.value for p in parameters(problem.model) if p.name in problem.held})
-    return replace(problem, model=model, states=states, informed=True, rates=_RATES[candidate.kind])
+    rates = dict(_RATES[candidate.kind])
+    if data.slow:
+        rates["mean"] *= float(moves(fit.states).max())
+    return replace(problem, model=model, states=states, informed=True, rates=tuple(rates.items()))
 
 
 _RUN_IN, _PIECE = 200, 1000  # samples
