@@ -168,6 +168,26 @@ def test_nothing_is_compiled_between_two_samples(name: str) -> None:
     assert clock.count == 0
 
 
+def test_no_forecast_waits_for_a_program(name: str) -> None:
+    """Of one horizon after every sample: in the trial, after it, of a stream that begins again; nor of one near it."""
+    outputs = kink(120, 0.0025, 0.008, seed=3).outputs.copy()
+    outputs[:15] = 1e-5 * outputs[:15]
+    stream = start(name, num_inducing=7)
+    with pytest.raises(InvalidInput, match="prepare: "):
+        stream.prepare(9)
+    stream.learn_one(outputs[0])
+    stream.prepare(9, num_paths=20)
+    clock = CompileClock()
+    for y in outputs[1:]:
+        stream.learn_one(y)
+        if stream.ready:
+            found = stream.forecast(9, num_paths=20, follow=True)
+    assert found.samples.shape == (20, 9, 1) and found.states.shape == (20, 9, 1)
+    longer = stream.forecast(10, num_paths=20, calibrated=False)
+    np.testing.assert_array_equal(stream.forecast(9, num_paths=20, calibrated=False).samples, longer.samples[:, :9])
+    assert clock.count == 0 and stream.unit_samples > 15
+
+
 @double_precision
 def test_hypotheses_are_weighed_by_what_they_have_predicted() -> None:
     """Against moments of the mixture, the state after the sample and the prediction before."""

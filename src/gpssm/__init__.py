@@ -18,6 +18,7 @@ _HOMES = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values()
     "Fitted": "gpssm.posteriors.fitted",
     "Posterior": "gpssm.posteriors.posterior",
     "Stream": "gpssm.online.stream",
+    "Fleet": "gpssm.online.fleet",
     "LinearPosterior": "gpssm.posteriors.linear",
     "load": "gpssm.plumbing.serialization",
     "saved": "gpssm.plumbing.catalogue",
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from gpssm.methods.naive import LastValue as LastValue
     from gpssm.methods.naive import TrainingMean as TrainingMean
     from gpssm.models.emission import LinearEmission as LinearEmission
+    from gpssm.online.fleet import Fleet as Fleet
     from gpssm.online.oenvi.method import OEnVI as OEnVI
     from gpssm.online.stream import Stream as Stream
     from gpssm.parallel.backtest import backtest as backtest

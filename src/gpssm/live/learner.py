@@ -81,6 +81,8 @@ class Learner:
 
     def _forecast(self, horizon: int, inputs: list[float]) -> dict[str, Any] | None:
         if not self.stream.ready:
+            if self.learned == 1:  # who waits for the first estimate waits for all that is compiled
+                self.stream.prepare(horizon)
             return None
         held = np.tile(inputs, (horizon, 1)) if inputs else None
         paths = self.stream.forecast(horizon, held, calibrated=self._calibrated, follow=self._calibrated)

@@ -15,8 +15,10 @@ from jaxtyping import Array, Float
 
 from gpssm.online.augmented import Hypotheses
 from gpssm.online.base import OnlineMethod, host
+from gpssm.online.estimate import estimate_of
+from gpssm.online.gate import Gate
 from gpssm.online.packing import Layout
-from gpssm.plumbing.compilation import OPTIONS
+from gpssm.plumbing.compilation import OPTIONS, bucket, jit
 from gpssm.plumbing.threads import all_cores
 
 NDArray = np.ndarray
@@ -121,11 +123,30 @@ class Core(NamedTuple):
                 core = Core.of(self.method, self.method.settled(core.state))
         return core, reports[0] if len(reports) == 1 else np.concatenate(reports)
 
+    def paths(
+        self, seed: int, inputs: Float[NDArray, "h dc"], num_paths: int
+    ) -> tuple[Float[NDArray, "p h dx"], Float[NDArray, "p h dy"]]:
+        """States and outputs of a forecast; during the trial, of the hypothesis that has predicted best.
 
-def rehearse(method: OnlineMethod, present: Core | None, dy: int, dc: int) -> None:
+        They are the first steps of a forecast that is a little longer, so that few horizons need their own program.
+        """
+        leader = self if self.evidence is None else Core.of(self.method, self.method.settled(self.state))
+        horizon = len(inputs)
+        longer = np.concatenate([inputs, np.repeat(inputs[-1:], bucket(horizon) - horizon, axis=0)])
+        kind, number = type(self.method), np.asarray(seed)
+        found = _paths(number, leader.packed[0], longer, kind=kind, layout=leader.layout, num_paths=num_paths)
+        states, outputs = (np.asarray(part)[:, :horizon] for part in found)
+        return states, outputs
+
+
+Moved = tuple[Core, Float[NDArray, "m r"]]
+"""What `Core.moved` returns."""
+
+
+def rehearse(method: OnlineMethod, present: Core | None, dy: int, dc: int) -> Core:
     """Compile all that samples of this width will need, so that none of them has to wait for it later.
 
-    `present` is where the stream is, if it has a state.
+    `present` is where the stream is, if it has a state. Returns one as streams have it after the trial.
     """
     outputs, inputs = (np.random.default_rng(0).normal(size=(method.warm_up, width)) for width in (dy, dc))
     start = Core.of(method, method.initial_state(outputs, inputs))
@@ -136,10 +157,27 @@ def rehearse(method: OnlineMethod, present: Core | None, dy: int, dc: int) -> No
             with all_cores():
                 _loop.lower(type(method), each.layout, dy, numbers, each.packed[0], rows).compile()
             each.moved(0, 0, outputs[:0], inputs[:0])
+    return settled
 
 
-@partial(jax.jit, static_argnames=("kind", "layout", "output_dim"), compiler_options=OPTIONS)
-def _loop(
+def first_gates(
+    present: Core | None, seed: int, index: int, dy: int, inputs: Float[NDArray, "1 dc"], driven: NDArray
+) -> tuple[Gate, Gate]:
+    """Open ones; around what is predicted, if a stream was given a state and has not seen any sample.
+
+    `driven` are the inputs with their past.
+    """
+    missing = np.full((1, dy), np.nan)
+    if present is None:
+        return Gate.of(missing), Gate.of(np.full_like(inputs, np.nan))
+    reports = present.moved(seed, index, missing, driven)[1]
+    if not len(reports):
+        return Gate.of(missing), Gate.of(inputs, least=1.0)
+    expected = estimate_of(reports[0], present.method.state_dim)
+    return Gate.around(expected.predicted_mean, expected.predicted_std), Gate.of(inputs, least=1.0)
+
+
+def _rows(
     kind: type[OnlineMethod], layout: Layout, output_dim: int, numbers: Array, packed: tuple[Array, ...], rows: Array
 ) -> tuple[tuple[Array, ...], Array]:
     seed, index, count = numbers
@@ -158,10 +196,21 @@ def _loop(
         return (carry[0] < count) & carry[1]
 
     info = jax.eval_shape(kind.step, key, layout.unpack(packed), rows[0, :output_dim], rows[0, output_dim:])[1]
-    reports = jnp.full((BLOCK, sum(part.size for part in info) + 1), jnp.nan)
+    reports = jnp.full((len(rows), sum(part.size for part in info) + 1), jnp.nan)
     start = jnp.zeros((), int), jnp.ones((), bool)
     _, _, packed, reports = jax.lax.while_loop(unfinished, body, (*start, packed, reports))
     return packed, reports
+
+
+_loop = jax.jit(_rows, static_argnames=("kind", "layout", "output_dim"), compiler_options=OPTIONS)
+
+
+@partial(jit, static_argnames=("kind", "layout", "output_dim"))
+def side_by_side(
+    numbers: Array, packed: tuple[Array, ...], rows: Array, *, kind: type[OnlineMethod], layout: Layout, output_dim: int
+) -> tuple[tuple[Array, ...], Array]:
+    """The same for several streams, stacked, one after the other: a batch would give other digits."""
+    return jax.lax.map(lambda one: _rows(kind, layout, output_dim, *one), (numbers, packed, rows))
 
 
 def _weighed(evidence: NDArray, reports: Float[NDArray, "b r"], dx: int) -> tuple[NDArray, NDArray]:
@@ -195,10 +244,11 @@ def _mixture(weights: NDArray, means: NDArray, covs: NDArray) -> tuple[NDArray, 
     return mean, np.tensordot(weights, covs, 1) + (weights[:, None] * away).T @ away
 
 
-@partial(jax.jit, static_argnames=("kind", "num_paths"))
-def paths(kind: type[OnlineMethod], key: Array, state: Any, inputs: Array, num_paths: int) -> tuple[Array, Array]:
-    """Those of the method, compiled."""
-    return kind.paths(key, state, inputs, num_paths)
+@partial(jit, static_argnames=("kind", "layout", "num_paths"))
+def _paths(
+    seed: Array, packed: tuple[Array, ...], inputs: Array, *, kind: type[OnlineMethod], layout: Layout, num_paths: int
+) -> tuple[Array, Array]:
+    return kind.paths(jax.random.key(seed), layout.unpack(packed), inputs, num_paths)
 
 
 @partial(jax.jit, static_argnames="kind")

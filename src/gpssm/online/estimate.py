@@ -54,6 +54,7 @@ class Estimates(NamedTuple):
         return cls._make([*map(np.array, numbers), refused])
 
 
+RESTARTED = "the state could not be moved any more: the stream has started again, with this sample."
 _MISSED = "y: no finite state can follow this sample; taken as missing."
 
 

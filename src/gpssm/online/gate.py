@@ -130,14 +130,28 @@ def _beyond(name: str, values: NDArray, outside: NDArray) -> str:
     return f"{where} is {FAR:g} times farther away from the samples so far than they are from each other"
 
 
+class Believed(NamedTuple):
+    """Samples that come after each other, and what of them is to be learned from."""
+
+    came: Float[NDArray, "n dy"]
+    """The outputs as they came."""
+    outputs: Float[NDArray, "n dy"]
+    """With what cannot be believed missing."""
+    inputs: Float[NDArray, "n dc"]
+    sentences: list[str]
+    """About what cannot be believed of each, or none."""
+    gates: list[tuple[Gate, Gate]]
+    """The ranges of outputs and inputs after each."""
+
+
 def believed(
     of_outputs: Gate, of_inputs: Gate, outputs: Float[NDArray, "t dy"], inputs: Float[NDArray, "t dc"]
-) -> tuple[list[tuple[Gate, Gate]], Float[NDArray, "n dy"], list[str]]:
+) -> Believed:
     """The first of some samples that come after each other, up to one whose input cannot be believed.
 
-    Returns the ranges after every sample, the outputs with what cannot be believed missing, and a sentence about that,
-    or none. That the input of the very first cannot be believed is an error.
+    That the input of the very first cannot be believed is an error.
     """
+    came = outputs
     gates, sentences = list[tuple[Gate, Gate]](), [""] * len(outputs)
     for row, y in enumerate(outputs):
         if inputs.shape[1]:
@@ -151,7 +165,8 @@ def believed(
             outputs, sentences[row] = outputs.copy(), f"{_beyond('y', y, outside)}; taken as missing."
             outputs[row, outside] = np.nan
         gates.append((of_outputs, of_inputs))
-    return gates, outputs[: len(gates)], sentences[: len(gates)]
+    count = len(gates)
+    return Believed(came[:count], outputs[:count], inputs[:count], sentences[:count], gates)
 
 
 def believable(early: list[tuple[Any, Any]], input_lags: int) -> tuple[NDArray, NDArray, tuple[Gate, Gate]]:

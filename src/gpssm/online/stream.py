@@ -12,12 +12,10 @@ No sample can make the state infinite: numbers far outside the range of all othe
 (`gpssm.online.gate`), and so is a sample that the core cannot digest. Both are counted and reported.
 """
 
-import functools
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +27,10 @@ from gpssm.numerics.lags import newest, with_past
 from gpssm.online import core, gate
 from gpssm.online.bands import Bands
 from gpssm.online.base import OnlineMethod
-from gpssm.online.core import BLOCK, Core
-from gpssm.online.estimate import Estimate, Estimates, estimate_of
-from gpssm.online.gate import LARGEST, Gate, look_backs
+from gpssm.online.core import BLOCK, Core, Moved
+from gpssm.online.estimate import RESTARTED, Estimate, Estimates, estimate_of
+from gpssm.online.gate import LARGEST, Believed, Gate, look_backs
+from gpssm.online.turns import exclusive
 from gpssm.plumbing import serialization
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Carried, Gaps, NonNegative, renamed, shape
@@ -41,21 +40,6 @@ from gpssm.posteriors.posterior import Posterior
 from gpssm.posteriors.states import Forecast, kept_recording
 
 NDArray = np.ndarray
-P = ParamSpec("P")
-T = TypeVar("T")
-
-_RESTARTED = "the state could not be moved any more: the stream has started again, with this sample."
-
-
-def _exclusive(call: "Callable[Concatenate[Stream, P], T]") -> "Callable[Concatenate[Stream, P], T]":
-    """Threads that share a stream take turns."""
-
-    @functools.wraps(call)
-    def wrapper(stream: "Stream", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with stream._lock:
-            return call(stream, *args, **kwargs)
-
-    return double_precision(wrapper)
 
 
 @saved
@@ -117,13 +101,13 @@ class Stream:
             raise InvalidInput(f"stored: a {type(state).__name__} of unknown width; expected a state of {self.method}.")
 
     @property
-    @_exclusive
+    @exclusive
     def state(self) -> Any:
         """Of the core; None during the warm-up."""
         return None if self._core is None else jax.tree.map(jnp.asarray, self._core.state)
 
     @state.setter
-    @_exclusive
+    @exclusive
     def state(self, value: Any) -> None:
         self._core = None if value is None else Core.of(self.method, value)
 
@@ -156,7 +140,7 @@ class Stream:
         size = "" if self.output_dim is None else f", {self.output_dim} output(s), {self.input_dim} input(s)"
         return f"<{self.method.name} stream: {self.count} sample(s), {self.method.state_dim} state(s){size}>"
 
-    @_exclusive
+    @exclusive
     def learn_one(self, y: Any, u: Any = None) -> Estimate:
         """Predict the next sample, look at it, learn from it.
 
@@ -179,7 +163,7 @@ class Stream:
         outputs, inputs = self._sample(y, u)
         return self._learn(outputs[None], inputs[None])[0]
 
-    @_exclusive
+    @exclusive
     def learn_many(self, outputs: Any, inputs: Any = None) -> Estimates:
         """Learn from all samples that have come, in order: the same as `learn_one` for every row, to the last digit.
 
@@ -211,7 +195,7 @@ class Stream:
             found += self._learn(ys[few], us[few])
         return Estimates.of(found, self.state_dim, ys.shape[1])
 
-    @_exclusive
+    @exclusive
     def forecast(
         self,
         horizon: int,
@@ -239,17 +223,31 @@ class Stream:
         self._require_state("forecast")
         positive_int("horizon", horizon)
         positive_int("num_paths", num_paths, 2)
-        assert self.input_dim is not None
+        assert self._core is not None and self.input_dim is not None
         c = self._with_recent(model_inputs(inputs, horizon, Known(0, self.input_dim)))
-        states, samples = core.paths(type(self.method), jax.random.key(seed), self.state, jnp.asarray(c), num_paths)
-        samples = np.asarray(samples)
+        states, samples = self._core.paths(seed, c, num_paths)
         bands = self.bands or Bands.new(samples.shape[2])
         if follow:
             self.bands = bands.awaiting(samples, c[:, : self.input_dim])
         samples = bands.applied(samples) if calibrated else samples
-        return Forecast(samples, np.asarray(states), names=self.output_names)
+        return Forecast(samples, states, names=self.output_names)
 
-    @_exclusive
+    @exclusive
+    def prepare(self, horizon: int, *, num_paths: int = 500) -> None:
+        """Compile what such forecasts need, after the first sample: none of them waits for that later.
+
+        >>> import gpssm
+        >>> stream = gpssm.VJF(1, num_inducing=2).start()
+        >>> estimate = stream.learn_one([0.5])
+        >>> stream.prepare(3, num_paths=50)
+        """
+        if self.output_dim is None or self.input_dim is None:
+            raise InvalidInput("prepare: the stream has seen 0 samples; expected one, which tells how wide they are.")
+        dc = self.method.input_lags * self.input_dim
+        now = self._core or core.rehearse(self.method, None, self.output_dim, dc)
+        now.paths(0, np.zeros((positive_int("horizon", horizon), dc)), positive_int("num_paths", num_paths, 2))
+
+    @exclusive
     def transition(self, x: Any) -> tuple[Float[NDArray, "n dx"], Float[NDArray, "n dx"]]:
         """The f learned so far.
 
@@ -267,14 +265,14 @@ class Stream:
         return np.concatenate([mean, x[:, :past]], axis=1), np.pad(var, ((0, 0), (0, past)))
 
     @property
-    @_exclusive
+    @exclusive
     def process_noise(self) -> Float[NDArray, " dx"]:
         """Variances (state_dim,) of the process noise as learned so far."""
         self._require_state("process_noise")
         noise = np.asarray(self.method.process_noise(self.state))
         return np.pad(noise, (0, self.state_dim - len(noise)))
 
-    @_exclusive
+    @exclusive
     def posterior(self) -> Posterior:
         """What has been learned so far as an ordinary fitted model: filter, smooth, forecast, summary.
 
@@ -297,7 +295,7 @@ class Stream:
         posterior = replace(posterior, recording=nothing, input_lags=self.method.input_lags, recent_inputs=self.recent)
         return posterior.named(self.output_names, self.input_names)
 
-    @_exclusive
+    @exclusive
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file, from which `gpssm.load` resumes bit for bit.
 
@@ -310,7 +308,7 @@ class Stream:
         self.stored = jax.tree.map(np.asarray, self.state)
         serialization.write(path, self)
 
-    @_exclusive
+    @exclusive
     def __getstate__(self) -> dict[str, Any]:
         """For `pickle` and `copy`: what `save` writes."""
         kept = {name: value for name, value in vars(self).items() if not name.startswith("_")}
@@ -330,22 +328,38 @@ class Stream:
 
     def _learn(self, outputs: Float[NDArray, "n dy"], inputs: Float[NDArray, "n dc"]) -> list[Estimate]:
         """Learn from some of the first of up to `BLOCK` samples: until something has to be done between two of them."""
+        samples = self._believed(outputs, inputs)
+        return self._learned(samples, self._moved(samples))
+
+    def _believed(self, outputs: Float[NDArray, "n dy"], inputs: Float[NDArray, "n dc"]) -> Believed:
+        """Those of the samples that can be learned from at once."""
         if not self._prepared:
             core.rehearse(self.method, self._core, outputs.shape[1], self.method.input_lags * inputs.shape[1])
             self._prepared = True
-        now, few = self.gates or self._first_gates(inputs[0]), slice(self._undisturbed())
+        now, few = self.gates, slice(self._undisturbed())
+        if now is None:
+            driven = self._with_recent(inputs[:1])
+            now = core.first_gates(self._core, self.seed, self._age, outputs.shape[1], inputs[:1], driven)
         try:
-            gates, believed, sentences = gate.believed(*now, outputs[few], inputs[few])
+            return gate.believed(*now, outputs[few], inputs[few])
         except InvalidInput:
             self.refused += 1
             raise
-        driven, reports = self._with_recent(inputs[: len(believed)]), believed[:0]
-        if self._core is not None:
-            self._core, reports = self._core.through(self.seed, self._age, believed, driven)
+
+    def _moved(self, samples: Believed) -> Moved | None:
+        """The core after them and what it reports; nothing during the warm-up."""
+        if self._core is None:
+            return None
+        return self._core.through(self.seed, self._age, samples.outputs, self._with_recent(samples.inputs))
+
+    def _learned(self, samples: Believed, moved: Moved | None) -> list[Estimate]:
+        """Go on from where the core was `moved` to."""
+        driven = self._with_recent(samples.inputs)
+        self._core, reports = moved or (None, samples.outputs[:0])
         count = max(len(reports), 1)  # a state that cannot be moved by a later one is for the next call
-        self.gates, self.recent = gates[count - 1], newest(driven[count - 1], self.method.input_lags)
-        bands, found = self.bands or Bands.new(outputs.shape[1]), []
-        for y, c, report, sentence in zip(believed, inputs, reports, sentences, strict=False):
+        self.gates, self.recent = samples.gates[count - 1], newest(driven[count - 1], self.method.input_lags)
+        bands, found = self.bands or Bands.new(samples.outputs.shape[1]), []
+        for y, c, report, sentence in zip(samples.outputs, samples.inputs, reports, samples.sentences, strict=False):
             estimate = estimate_of(report, self.state_dim, sentence)
             bands = bands.seen(y, estimate.predicted_mean, estimate.predicted_std, c)
             found.append(estimate)
@@ -355,11 +369,11 @@ class Stream:
         elif found:
             self.bands = bands
         if self.early or not self.ready:
-            kept = np.where(np.abs(outputs[:count]) > LARGEST, np.nan, outputs[:count])
+            kept = np.where(np.abs(samples.came[:count]) > LARGEST, np.nan, samples.came[:count])
             self.early += zip(kept, driven[:count].copy(), strict=True)
         self.count += count
         if not found:
-            found = [self._warm_up()._replace(refused=sentences[0] or (_RESTARTED if stuck else ""))]
+            found = [self._warm_up()._replace(refused=samples.sentences[0] or (RESTARTED if stuck else ""))]
         elif self.early and self._age in look_backs(self.method.warm_up):
             self._look_back()
         self.refused += sum(bool(estimate.refused) for estimate in found)
@@ -370,18 +384,6 @@ class Stream:
         if self._core is None or not self.early:
             return 1 if self._core is None else BLOCK
         return min((age - self._age for age in look_backs(self.method.warm_up) if age > self._age), default=BLOCK)
-
-    def _first_gates(self, inputs: NDArray) -> tuple[Gate, Gate]:
-        """Open ones; around what is predicted, if the stream was given a state and has not seen any sample."""
-        assert self.output_dim is not None
-        missing = np.full((1, self.output_dim), np.nan)
-        if self._core is None:
-            return Gate.of(missing), Gate.of(np.full((1, len(inputs)), np.nan))
-        reports = self._core.moved(self.seed, self._age, missing, self._with_recent(inputs[None]))[1]
-        if not len(reports):
-            return Gate.of(missing), Gate.of(inputs[None], least=1.0)
-        expected = estimate_of(reports[0], self.state_dim)
-        return Gate.around(expected.predicted_mean, expected.predicted_std), Gate.of(inputs[None], least=1.0)
 
     def _give_up(self) -> None:
         """The state cannot be moved at all: begin again, with nothing."""
