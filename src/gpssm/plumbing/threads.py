@@ -11,14 +11,14 @@ threads of its own, and gets all cores.
 import ctypes
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 cores: tuple[int, ...] = ()
 """What this process could use before it was pinned, for compilation and for processes that it starts."""
-_COMPILERS = "llvm-worker"  # threads of XLA that compile
+_RUNNER = "tf_XLAEigen"  # what Linux calls the thread that XLA runs programs on
 _SIZE = "PJRT_NPROC"  # how many threads XLA starts, where the cores do not say
 
 
@@ -35,12 +35,13 @@ def pin() -> None:
 @contextmanager
 def one_core() -> Iterator[None]:
     """The calling thread stays on one core; afterwards it may go where it could before."""
-    blas = _start()
     before = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else {0}
     if len(before) == 1:  # pinned already, by a command, the user, or a call around this one
+        _start()
         yield
         return
     pin()
+    blas = _start()
     number = blas.get()
     blas.set(1)
     try:
@@ -56,26 +57,12 @@ def all_cores() -> Iterator[None]:
     if not cores:
         yield
         return
-    before, known = os.sched_getaffinity(0), set(_threads())
+    before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
         yield
     finally:
         os.sched_setaffinity(0, before)
-        for thread, name in _threads().items():
-            # Some of those that XLA starts on the way are for running: apart from each other they wait for each other.
-            if thread not in known and not name.startswith(_COMPILERS):
-                with suppress(ProcessLookupError):
-                    os.sched_setaffinity(thread, before)
-
-
-def _threads() -> dict[int, str]:
-    """The threads of this process and their names, where Linux tells them."""
-    found = {}
-    for task in Path("/proc/self/task").glob("*"):
-        with suppress(OSError):
-            found[int(task.name)] = (task / "comm").read_text()
-    return found
 
 
 class _Blas(NamedTuple):
@@ -87,15 +74,14 @@ class _Blas(NamedTuple):
 
 @cache
 def _start() -> _Blas:
-    """Start JAX with one thread, if nobody has started it yet; find the BLAS that it calls."""
+    """Start JAX with one thread to run on, if nobody has started it yet; find the BLAS that it calls."""
     import jax  # not before a command has told it, by environment variables, where compiled programs are kept
     import scipy
 
-    before = os.environ.get(_SIZE)
+    before, pinned = os.environ.get(_SIZE), os.sched_getaffinity(0) if cores else None
     os.environ[_SIZE] = "1"
-    if hasattr(os, "sched_setaffinity"):
-        free = os.sched_getaffinity(0)
-        pin()
+    if cores:  # threads that compile are started, too: they may use all of them
+        os.sched_setaffinity(0, cores)
     try:
         jax.devices("cpu")
     finally:
@@ -103,8 +89,11 @@ def _start() -> _Blas:
             del os.environ[_SIZE]
         else:
             os.environ[_SIZE] = before
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, free)
+        if pinned is not None:
+            os.sched_setaffinity(0, pinned)
+    for task in Path("/proc/self/task").glob("*"):
+        if pinned is not None and (task / "comm").read_text().strip() == _RUNNER:
+            os.sched_setaffinity(int(task.name), pinned)
     for file in Path(scipy.__file__).parents[1].glob("scipy.libs/libscipy_openblas*"):
         library = ctypes.CDLL(str(file))
         return _Blas(library.scipy_openblas_get_num_threads, library.scipy_openblas_set_num_threads)
