@@ -15,7 +15,7 @@ from scipy import stats
 
 from gpssm.numerics.draws import draw
 from gpssm.plumbing import threads
-from gpssm.plumbing.compilation import CompileClock, bucket, jit
+from gpssm.plumbing.compilation import AHEAD, CompileClock, bucket, jit
 
 TEST_CORES = {int(core) for core in os.environ["GPSSM_TEST_CORES"].split(",")}
 
@@ -84,7 +84,10 @@ def test_what_was_compiled_ahead_is_not_compiled_again() -> None:
         slow.ahead(np.zeros(5))
         np.testing.assert_allclose(slow(np.zeros(5)), 1.0)  # waits if it is not ready yet
     assert clock.count == 1
-    assert all(not thread.name.startswith("ahead") for thread in threading.enumerate())
+    for thread in threading.enumerate():
+        if thread.name == AHEAD:
+            thread.join(60)
+    assert all(thread.name != AHEAD for thread in threading.enumerate())
 
 
 def test_inside_another_program_it_is_part_of_it() -> None:

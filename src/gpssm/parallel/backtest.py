@@ -342,7 +342,7 @@ class _Learned(NamedTuple):
     def advanced(self, data: Series) -> "_Learned":
         """After further samples."""
         if hasattr(self.model, "learn_one"):
-            learn_all(self.model, data)
+            self.model.learn_many(data.outputs, data.inputs)
             return self
         return self._replace(state=self.model.filter(data.outputs, data.inputs, state=self.state or self.model.end))
 
@@ -358,13 +358,8 @@ def _learned(
 ) -> _Learned:
     if not hasattr(method, "fit"):
         stream = method.start(seed=seed)
-        learn_all(stream, data)
+        stream.learn_many(data.outputs, data.inputs)
         return _Learned(stream)
     ys = [*(y for y, _ in others), data.outputs]
     cs = None if data.inputs is None else [*(c for _, c in others), data.inputs]
     return _Learned(method.fit(ys, cs, seed=seed, max_seconds=max_seconds))
-
-
-def learn_all(stream: Any, data: Series) -> None:
-    """Show every sample of a recording to a stream."""
-    stream.learn_many(data.outputs, data.inputs)

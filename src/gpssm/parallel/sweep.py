@@ -67,7 +67,6 @@ def _check(method: Any, grid: Mapping[str, Sequence[Any]], data: Series) -> None
 def _try(method: Any, data: Series, settings: dict[str, Any]) -> dict[str, Any]:
     """In the process of a worker: scores and seconds, or the error."""
     from gpssm import evaluation
-    from gpssm.parallel.backtest import learn_all
 
     began = time.perf_counter()
     try:
@@ -78,7 +77,7 @@ def _try(method: Any, data: Series, settings: dict[str, Any]) -> dict[str, Any]:
             learned = method.fit(train.outputs, train.inputs, seed=seed)
         else:
             learned = method.start(seed=seed)
-            learn_all(learned, train)
+            learned.learn_many(train.outputs, train.inputs)
         paths = learned.forecast(len(test.outputs), test.inputs, seed=seed).samples
         found: dict[str, Any] = evaluation.score(paths, test.outputs).as_dict() | {"error": None}
     except Exception as error:

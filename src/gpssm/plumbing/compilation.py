@@ -13,6 +13,9 @@ from gpssm.plumbing.threads import all_cores
 
 T = TypeVar("T")
 
+AHEAD = "gpssm compiles ahead"
+"""What a thread that does is called."""
+
 # A fit compiles for seconds and runs for seconds. Half of LLVM's optimisation takes a quarter of the compilation away;
 # the loops, which XLA has vectorised already, run as fast.
 OPTIONS = {"xla_backend_optimization_level": 1}
@@ -39,7 +42,7 @@ class Jitted(Generic[T]):
     def ahead(self, *args: Any, **kwargs: Any) -> None:
         """Compile it for such arguments in a thread, while something else runs; whoever needs it first waits."""
         compile = double_precision(lambda: self._compile(self._signature(args, kwargs), args, kwargs))
-        threading.Thread(target=compile, daemon=True).start()
+        threading.Thread(target=compile, name=AHEAD, daemon=True).start()
 
     def _compile(self, signature: Any, args: Any, kwargs: Any) -> None:
         with self._compiling, all_cores():

@@ -41,6 +41,8 @@ class Recordings(NamedTuple):
     lengths: tuple[int, ...]
     cuts: tuple[int, ...]
     """How much of every recording is learned from; what comes after is held back."""
+    slow: bool
+    """Whether outputs hardly move from one sample to the next, in what is learned from."""
 
     @classmethod
     def of(cls, outputs: list[NDArray], inputs: list[NDArray], *, hold_back: bool = True) -> "Recordings":
@@ -48,7 +50,8 @@ class Recordings(NamedTuple):
         lengths = tuple(map(len, outputs))
         longest = bucket(max(lengths))
         cuts = held_back(lengths) if hold_back else lengths
-        return cls(stack(outputs, longest, np.nan), stack(inputs, longest, 0.0), lengths, cuts)
+        slow = max(memory(y[:cut]) for y, cut in zip(outputs, cuts, strict=True)) > _SLOW
+        return cls(stack(outputs, longest, np.nan), stack(inputs, longest, 0.0), lengths, cuts, slow)
 
     @classmethod
     def standardised(cls, outputs: list[NDArray], inputs: list[NDArray]) -> "Recordings":
@@ -61,11 +64,6 @@ class Recordings(NamedTuple):
     def holds_back(self) -> bool:
         """Whether the end of any recording is held back."""
         return self.cuts != self.lengths
-
-    @property
-    def slow(self) -> bool:
-        """Whether outputs hardly move from one sample to the next."""
-        return max(memory(y[:cut]) for y, cut in zip(self.outputs, self.cuts, strict=True)) > _SLOW
 
     @property
     def output_dim(self) -> int:

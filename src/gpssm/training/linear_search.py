@@ -29,7 +29,7 @@ def linear_models(data: Recordings, orders: Sequence[int]) -> list[Candidate]:
     problems = []
     for order in orders:
         near = subspace.differences(*data.early(), order) if data.slow else subspace.identify(*data.early(), order)
-        linear = np.column_stack([integrating(near.weight) if data.slow else stable(near.weight), near.bias])
+        linear = np.column_stack([_stable_for(data, near.weight), near.bias])
         guess = _without_gp(linear, np.array([states[0] for states in near.states]))
         width = _without_gp(np.full_like(linear, _WIDTH), np.full_like(guess.initial, _WIDTH))
         problems.append(SkeletonProblem(*(_resized(part, max(orders)) for part in (guess, guess, width))))
@@ -42,7 +42,7 @@ def stabilised(candidate: Candidate, data: Recordings) -> Candidate:
     fitted = candidate.fit.skeleton
     if np.array_equal(fitted.linear, stable(fitted.linear, STABLE)):
         return candidate
-    linear = integrating(fitted.linear) if data.slow else stable(fitted.linear)
+    linear = _stable_for(data, fitted.linear)
     states = np.stack([_continued(linear, x[None], c) for x, c in zip(fitted.initial, data.inputs, strict=True)])[:, 1:]
     fit = candidate.fit._replace(skeleton=fitted._replace(linear=linear), states=states)
     return rated(candidate.problem, fit, data, "linear")
@@ -159,6 +159,10 @@ def stable(weight: NDArray, largest: float = _LARGEST) -> NDArray:
     a, others = np.split(weight, [len(weight)], axis=1)
     factor = min(1.0, largest / max(float(np.max(np.abs(np.linalg.eigvals(a)))), 1e-12))
     return np.column_stack([a * factor, others])
+
+
+def _stable_for(data: Recordings, weight: NDArray) -> NDArray:
+    return integrating(weight) if data.slow else stable(weight)
 
 
 def integrating(weight: NDArray) -> NDArray:

@@ -54,26 +54,28 @@ def differences(outputs: list[NDArray], inputs: list[NDArray], state_dim: int) -
         scale = np.concatenate(latest).std(axis=0)
         latest = [x / np.where(scale > 0, scale, 1.0) for x in latest]
         states = [np.hstack([x, more])[:, :state_dim] for x, more in zip(states, latest, strict=True)]
-    design = np.concatenate(
-        [np.hstack([x[:-1], c[1:], np.ones((len(x) - 1, 1))]) for x, c in zip(states, inputs, strict=True)]
-    )
-    weight = np.linalg.lstsq(design, np.concatenate([x[1:] for x in states]), rcond=None)[0].T
+    before, after = _steps(states, inputs)
+    weight = np.linalg.lstsq(before, after, rcond=None)[0].T
     return Subspace(weight[:, :-1], weight[:, -1], states)
 
 
 def one_step(states: list[NDArray], inputs: list[NDArray]) -> tuple[NDArray, NDArray]:
     """`x_t ~ A x_{t-1} + B c_t + b` by ridge regression, on the rows without a gap."""
     dx, dc = states[0].shape[1], inputs[0].shape[1]
-    before = np.concatenate(
-        [np.hstack([x[:-1], c[1:], np.ones((len(x) - 1, 1))]) for x, c in zip(states, inputs, strict=True)]
-    )
-    after = np.concatenate([x[1:] for x in states])
+    before, after = _steps(states, inputs)
     complete = ~(np.isnan(before).any(axis=1) | np.isnan(after).any(axis=1))
     weight = np.eye(dx, dx + dc + 1)
     if complete.sum() > dx + dc + 1:
         # The ridge pulls towards "stay where you are".
         weight = weight + _regress(before[complete], after[complete] - before[complete] @ weight.T)
     return weight[:, :-1], weight[:, -1]
+
+
+def _steps(states: list[NDArray], inputs: list[NDArray]) -> tuple[NDArray, NDArray]:
+    """Rows `[x_{t-1}, c_t, 1]` of all single steps, and where they lead."""
+    pairs = zip(states, inputs, strict=True)
+    before = [np.hstack([x[:-1], c[1:], np.ones((len(x) - 1, 1))]) for x, c in pairs]
+    return np.concatenate(before), np.concatenate([x[1:] for x in states])
 
 
 def residuals(weight: NDArray, bias: NDArray, states: list[NDArray], inputs: list[NDArray]) -> NDArray:
