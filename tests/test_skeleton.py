@@ -67,24 +67,45 @@ def random_skeleton(recordings: int = 2, dx: int = 3, dc: int = 1, m: int = 6) -
     )
 
 
+def simulation(of: Skeleton, inputs: jax.Array) -> tuple[jax.Array, skeleton._Simulated]:
+    """Its weights, L^{-T} w, and what it simulates."""
+    factors = skeleton._factors(of)
+    alpha = skeleton._backsolve(factors, of.whitened)
+    return alpha, skeleton._Simulated(skeleton._simulate(of, alpha, inputs), factors)
+
+
 def test_sensitivities_are_the_derivatives_of_the_simulation() -> None:
+    """Of one in which w moves the weights at the present L, and kernels move at fixed weights."""
     of = random_skeleton()
     inputs = jnp.asarray(np.random.default_rng(1).standard_normal((2, 15, 1)))
-    simulated = skeleton._simulate(of, inputs)
+    alpha, simulated = simulation(of, inputs)
 
     def outputs(position: jax.Array) -> jax.Array:
         moved = ravel_pytree(of)[1](position)
-        return skeleton._simulate(skeleton._whitened_again(moved, simulated.factors), inputs).states[..., :2]
+        return skeleton._simulate(moved, skeleton._backsolve(simulated.factors, moved.whitened), inputs)[..., :2]
 
     expected = jax.jacfwd(outputs)(ravel_pytree(of)[0])
-    found = skeleton._sensitivities(of, simulated, inputs, 2)
+    found = skeleton._sensitivities(of, alpha, simulated, inputs, 2)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_derivatives_of_the_prior_by_the_kernels() -> None:
+    """Oracle: automatic differentiation of |w|^2, with the w that keeps the weights, through the Cholesky factor."""
+    of = random_skeleton()
+    alpha = skeleton._backsolve(skeleton._factors(of), of.whitened)
+
+    def prior(moved: Skeleton) -> jax.Array:
+        return 0.5 * jnp.sum(jnp.einsum("dmn,dm->dn", skeleton._factors(moved), alpha) ** 2)
+
+    expected, found = jax.grad(prior)(of), skeleton._prior_by_kernels(of, alpha)
+    for name in ("inducing_inputs", "log_lengthscale", "log_scale"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-7, atol=1e-9)
 
 
 def test_derivatives_of_the_open_variance() -> None:
     of = random_skeleton()
     inputs = jnp.asarray(np.random.default_rng(1).standard_normal((2, 15, 1)))
-    simulated = skeleton._simulate(of, inputs)
+    _, simulated = simulation(of, inputs)
     rows = skeleton._open_at(of, simulated, inputs)
 
     def root(position: jax.Array) -> jax.Array:
@@ -159,6 +180,7 @@ def test_the_loss_never_rises_and_held_parameters_stay() -> None:
     assert losses[2] < losses[0]
     np.testing.assert_array_equal(fit.skeleton.log_lengthscale, begin.log_lengthscale)
     assert not np.allclose(fit.skeleton.inducing_inputs, begin.inducing_inputs)
+    np.testing.assert_allclose(fit.states, skeleton.simulate(fit.skeleton, of.inputs), rtol=1e-9, atol=1e-9)
 
 
 def problem_of(outputs: np.ndarray, inputs: np.ndarray, **settings: object) -> Problem:
@@ -193,7 +215,7 @@ def test_the_model_started_from_a_skeleton_simulates_as_the_skeleton_does() -> N
             x, _ = dynamics(jnp.concatenate([x, jnp.asarray(c)[None]], axis=1))
             states.append(x[0])
         # The states that come with a fit are those before its last step.
-        expected = skeleton._simulate(jax.tree.map(jnp.asarray, found.fit.skeleton), jnp.asarray(of.inputs)).states[0]
+        expected = skeleton.simulate(found.fit.skeleton, of.inputs)[0]
         np.testing.assert_allclose(states, expected, atol=1e-6)
 
 
@@ -233,7 +255,7 @@ def test_smaller_and_larger_lines_simulate_the_same() -> None:
     padded = linear_search.resized(found, 4)
 
     def outputs(f: Candidate) -> np.ndarray:
-        states = skeleton._simulate(jax.tree.map(jnp.asarray, f.fit.skeleton), jnp.asarray(of.inputs)).states
+        states = skeleton.simulate(f.fit.skeleton, of.inputs)
         return np.asarray(states)[..., 0]
 
     assert padded.order == 4

@@ -101,12 +101,16 @@ def elbo(
     `carry` holds the ensembles that the windows start from; the new ones come back, with the
     terms of the bound. Cost O(T N dx M^2) for every sample.
     """
-    keys = jax.random.split(key, settings.num_samples) if settings.num_samples > 1 else key[None]
-    likelihoods, carries = jax.vmap(lambda k: _window_likelihood(model, carry, data, k, settings))(keys)
-    likelihood = jnp.sum(likelihoods) / settings.num_samples - data.windows.log_volume
+    if settings.num_samples == 1:
+        likelihood, carry = _window_likelihood(model, carry, data, key, settings)
+    else:
+        keys = jax.random.split(key, settings.num_samples)
+        likelihoods, carries = jax.vmap(lambda k: _window_likelihood(model, carry, data, k, settings))(keys)
+        likelihood, carry = jnp.mean(likelihoods), carries[0]
+    likelihood = likelihood - data.windows.log_volume
     kl_u, kl_x0 = model.transition.kl(), model.initial_state.kl()
     value = likelihood - data.phase.kl_weight * kl_u - kl_x0
-    return value, (carries[0], {"likelihood": likelihood, "KL(u)": kl_u, "KL(x0)": kl_x0})
+    return value, (carry, {"likelihood": likelihood, "KL(u)": kl_u, "KL(x0)": kl_x0})
 
 
 def _window_likelihood(

@@ -18,7 +18,7 @@ from gpssm.online.base import OnlineMethod, host
 from gpssm.online.estimate import estimate_of
 from gpssm.online.gate import Gate
 from gpssm.online.packing import Layout
-from gpssm.plumbing.compilation import OPTIONS, bucket, jit
+from gpssm.plumbing.compilation import HOT, bucket, jit
 from gpssm.plumbing.threads import all_cores
 
 NDArray = np.ndarray
@@ -202,10 +202,10 @@ def _rows(
     return packed, reports
 
 
-_loop = jax.jit(_rows, static_argnames=("kind", "layout", "output_dim"), compiler_options=OPTIONS)
+_loop = jax.jit(_rows, static_argnames=("kind", "layout", "output_dim"), compiler_options=HOT)
 
 
-@partial(jit, static_argnames=("kind", "layout", "output_dim"))
+@partial(jit, static_argnames=("kind", "layout", "output_dim"), hot=True)
 def side_by_side(
     numbers: Array, packed: tuple[Array, ...], rows: Array, *, kind: type[OnlineMethod], layout: Layout, output_dim: int
 ) -> tuple[tuple[Array, ...], Array]:

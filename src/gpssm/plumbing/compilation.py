@@ -1,8 +1,10 @@
 """Compiling, on all cores and once; and how much of the time goes into it."""
 
 import functools
+import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -18,16 +20,41 @@ AHEAD = "gpssm compiles ahead"
 
 # A fit compiles for seconds and runs for seconds. Half of LLVM's optimisation takes a quarter of the compilation away;
 # the loops, which XLA has vectorised already, run as fast.
-OPTIONS = {"xla_backend_optimization_level": 1}
+HOT = {"xla_backend_optimization_level": 1}
+# XLA's older way to write kernels down compiles in 0.4 of the time. Exponentials take it six times as long, all else
+# about as long: right for everything but the programs that a fit or a stream spends its time in.
+QUICK = HOT | {"xla_cpu_use_fusion_emitters": False}
+
+
+_counting = threading.Lock()
+_tracing, _collects = 0, False
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collection: tracing makes a million objects; looking through them is a quarter of its time."""
+    global _tracing, _collects
+    with _counting:  # threads compile at once; the first one stops the collector, the last one starts it again
+        if _tracing == 0:
+            _collects = gc.isenabled()
+        _tracing += 1
+        gc.disable()
+    try:
+        yield
+    finally:
+        with _counting:
+            _tracing -= 1
+            if _tracing == 0 and _collects:
+                gc.enable()
 
 
 class Jitted(Generic[T]):
     """What `jit` returns: a function that is compiled for every kind of arguments once."""
 
-    def __init__(self, function: Callable[..., T], static_argnames: tuple[str, ...]) -> None:
+    def __init__(self, function: Callable[..., T], static_argnames: tuple[str, ...], options: dict[str, Any]) -> None:
         functools.update_wrapper(self, function)
         self._function, self._static = function, static_argnames
-        self._jitted = jax.jit(function, static_argnames=static_argnames, compiler_options=OPTIONS)
+        self._jitted = jax.jit(function, static_argnames=static_argnames, compiler_options=options)
         self._known: set[Any] = set()
         self._compiling = threading.Lock()
 
@@ -47,7 +74,9 @@ class Jitted(Generic[T]):
     def _compile(self, signature: Any, args: Any, kwargs: Any) -> None:
         with self._compiling, all_cores():
             if signature not in self._known:
-                self._jitted.lower(*args, **kwargs).compile()
+                with _uncollected():
+                    lowered = self._jitted.lower(*args, **kwargs)
+                lowered.compile()
                 self._known.add(signature)
 
     def _signature(self, args: Any, kwargs: Any) -> Any:
@@ -61,29 +90,29 @@ class Jitted(Generic[T]):
         return static, tree, kinds, jax.config.jax_enable_x64  # type: ignore[attr-defined]
 
 
-def jit(function: Callable[..., T], *, static_argnames: tuple[str, ...] = ()) -> Jitted[T]:
+def jit(function: Callable[..., T], *, static_argnames: tuple[str, ...] = (), hot: bool = False) -> Jitted[T]:
     """`jax.jit` for programs that take long to compile: compiled on all cores, then run where the caller is.
 
-    Static arguments are passed by name.
+    Static arguments are passed by name. What is `hot` runs for longer than it compiles.
 
     >>> double = jit(lambda x: 2 * x)
     >>> float(double(1.5))
     3.0
     """
-    return Jitted(function, static_argnames)
+    return Jitted(function, static_argnames, HOT if hot else QUICK)
 
 
 def bucket(size: int) -> int:
-    """The next of few sizes: two between a power of two and the next up to 8, four of them from there on.
+    """The next of few sizes: a power of two, or 1.25 or 1.5 times one (1.5 only, below 8).
 
     What is filled up to it needs no program of its own.
 
-    >>> [bucket(n) for n in (3, 5, 9, 11, 33, 1000)]
-    [3, 6, 10, 12, 40, 1024]
+    >>> [bucket(n) for n in (3, 5, 9, 11, 13, 33, 1000)]
+    [3, 6, 10, 12, 16, 40, 1024]
     """
-    octave = (size - 1).bit_length()
-    step = max(1, 2 ** (octave - (2 if octave <= 3 else 3)))
-    return -(-size // step) * step
+    power = 2 ** (size.bit_length() - 1)
+    factors = (4, 5, 6, 8) if power >= 8 else (4, 6, 8)
+    return next(power * f // 4 for f in factors if power * f // 4 >= size)
 
 
 _totals = {"seconds": 0.0, "count": 0}

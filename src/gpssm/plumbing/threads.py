@@ -11,7 +11,7 @@ threads of its own, and gets all cores.
 import ctypes
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,6 +65,16 @@ def all_cores() -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+def named(name: str) -> list[int]:
+    """Threads of this process that the system calls so."""
+    found = []
+    for task in Path("/proc/self/task").glob("*"):
+        with suppress(OSError):  # others end while we look
+            if (task / "comm").read_text().strip() == name:
+                found.append(int(task.name))
+    return found
+
+
 class _Blas(NamedTuple):
     """How many threads the BLAS of SciPy uses, if it is one that can be asked."""
 
@@ -91,9 +101,9 @@ def _start() -> _Blas:
             os.environ[_SIZE] = before
         if pinned is not None:
             os.sched_setaffinity(0, pinned)
-    for task in Path("/proc/self/task").glob("*"):
-        if pinned is not None and (task / "comm").read_text().strip() == _RUNNER:
-            os.sched_setaffinity(int(task.name), pinned)
+    if pinned is not None:
+        for thread in named(_RUNNER):
+            os.sched_setaffinity(thread, pinned)
     for file in Path(scipy.__file__).parents[1].glob("scipy.libs/libscipy_openblas*"):
         library = ctypes.CDLL(str(file))
         return _Blas(library.scipy_openblas_get_num_threads, library.scipy_openblas_set_num_threads)

@@ -73,7 +73,7 @@ class _State(NamedTuple):
     carry: Any
 
 
-@partial(jit, static_argnames=("objective", "settings", "names"))
+@partial(jit, static_argnames=("objective", "settings", "names"), hot=True)
 def _run_chunk(
     state: _State,
     model: Any,

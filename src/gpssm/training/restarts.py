@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Array
-from scipy.stats import t as student_t
+from scipy.special import stdtrit  # scipy.stats takes half a second to import
 
 from gpssm import metrics
 from gpssm.numerics.parameters import parameters, with_values
@@ -211,7 +211,7 @@ def widening(errors: np.ndarray) -> float:
     each other: as Student's t is wider than a normal distribution whose variance is known.
     """
     factor = float(np.clip(np.nanquantile(np.abs(errors), 0.9) / _NORMAL_90, *_WIDENING))
-    return factor * float(student_t.ppf(0.95, max(sum(map(independent, errors.T)), _FEWEST))) / _NORMAL_90
+    return factor * float(stdtrit(max(sum(map(independent, errors.T)), _FEWEST), 0.95)) / _NORMAL_90
 
 
 def widened(posterior: Posterior, factor: float) -> Posterior:

@@ -59,7 +59,7 @@ class Skeleton(NamedTuple):
 
 
 class SkeletonProblem(NamedTuple):
-    """An initial guess, and the prior of every parameter."""
+    """An initial guess, and the prior of every parameter; that of w is standard normal."""
 
     guess: Skeleton
     centre: Skeleton
@@ -96,22 +96,55 @@ def fit(
     y = jnp.where(seen, outputs, 0.0)
 
     def one(problem: SkeletonProblem, damping: Array) -> SkeletonFit:
-        dx, m = problem.guess.whitened.shape
-        loss = _loss(problem.guess, problem, y, seen, inputs)[0]
-        first = SkeletonFit(problem.guess, damping, loss, jnp.zeros((*y.shape[:2], dx)), jnp.zeros((dx, m, m)))
-        last, _ = jax.lax.scan(lambda at, _: (_iterate(at, problem, y, seen, inputs), None), first, None, iterations)
-        return last
+        centre = problem.centre._replace(whitened=jnp.zeros_like(problem.guess.whitened))
+        problem = problem._replace(centre=centre)
+        nothing = _Simulated(jnp.zeros((*y.shape[:2], len(problem.guess.linear))), _factors(problem.guess))
+        alpha = _backsolve(nothing.factors, problem.guess.whitened)
+        # One program looks at whatever is tried: of the guess, which is all there is at first, as many copies.
+        dampings = jnp.full(len(_TRIALS), damping)
+        trials = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(_TRIALS)), (problem.guess, alpha))
+        first = _State(
+            problem.guess, alpha, nothing, jnp.ones(y.shape[2]), jnp.full((), jnp.inf), damping, nothing.factors,
+            trials, dampings,
+        )  # fmt: skip
+        last, _ = jax.lax.scan(
+            lambda at, _: (_iterate(at, problem, y, seen, inputs), None), first, None, iterations + 1
+        )
+        return SkeletonFit(last.skeleton, last.damping, last.loss, last.simulated.states, last.precision)
 
     return jax.vmap(one)(problems, damping)
 
 
-def _iterate(at: SkeletonFit, problem: SkeletonProblem, y: Array, seen: Array, inputs: Array) -> SkeletonFit:
-    """One step of Levenberg and Marquardt, with the best of a few dampings."""
-    skeleton = at.skeleton
-    _, (simulated, variance) = _loss(skeleton, problem, y, seen, inputs)
+class _State(NamedTuple):
+    """The best so far, and what is tried next."""
+
+    skeleton: Skeleton
+    alpha: Float[Array, "dx m"]
+    """L^{-T} w."""
+    simulated: "_Simulated"
+    variance: Float[Array, " dy"]
+    loss: Float[Array, ""]
+    damping: Float[Array, ""]
+    precision: Float[Array, "dx m m"]
+    trials: tuple[Skeleton, Float[Array, "n dx m"]]
+    """A step keeps alpha while the kernels move; its w is found with the new L."""
+    dampings: Float[Array, " n"]
+
+
+def _iterate(at: _State, problem: SkeletonProblem, y: Array, seen: Array, inputs: Array) -> _State:
+    """Take the best of what is tried, if it is better; then a step of Levenberg and Marquardt with a few dampings."""
+    losses, tried = jax.vmap(lambda skeleton, alpha: _loss(skeleton, alpha, problem, y, seen, inputs))(*at.trials)
+    best = jnp.argmin(losses)
+    better = losses[best] < at.loss
+    new = (*tried, at.trials[1], losses, at.dampings)
+    old = (at.skeleton, at.simulated, at.variance, at.alpha, at.loss, _REJECTED * at.damping)
+    chosen = jax.tree.map(lambda new, old: jnp.where(better, new[best], old), new, old)
+    skeleton, simulated, variance, alpha, loss, damping = chosen
+    damping = jnp.clip(damping, 1e-9, 1e9)
+
     dx, m = skeleton.whitened.shape
     weight = jnp.where(seen, 1.0 / variance, 0.0)
-    jacobian = _sensitivities(skeleton, simulated, inputs, y.shape[2])
+    jacobian = _sensitivities(skeleton, alpha, simulated, inputs, y.shape[2])
     rows = jacobian.reshape(-1, jacobian.shape[-1])
     error = (simulated.states[..., : y.shape[2]] - y) * weight
     gradient = error.reshape(-1) @ rows
@@ -120,45 +153,38 @@ def _iterate(at: SkeletonFit, problem: SkeletonProblem, y: Array, seen: Array, i
     some = rows[::stride] * jnp.sqrt(stride * weight.reshape(-1)[::stride])[:, None]
     hessian = some.T @ some
 
-    lower = skeleton.linear.size + skeleton.whitened.size
+    before = skeleton.linear.size
+    lower = before + skeleton.whitened.size
     if m:
         open_rows, open_jacobian = _open_sensitivities(skeleton, simulated, inputs)
         per_row = jnp.sum(weight) / (open_rows.shape[0] // dx)
-        upper = lower + open_jacobian.shape[1]
-        hessian = hessian.at[lower:upper, lower:upper].add(per_row * open_jacobian.T @ open_jacobian)
-        gradient = gradient.at[lower:upper].add(per_row * open_jacobian.T @ open_rows)
+        around = (lower, len(gradient) - lower - open_jacobian.shape[1])
+        hessian = hessian + jnp.pad(per_row * open_jacobian.T @ open_jacobian, (around, around))
+        gradient = gradient + jnp.pad(per_row * open_jacobian.T @ open_rows, around)
 
     width = ravel_pytree(problem.width)[0]
     free = width > 0
     prior = jnp.where(free, 1.0 / jnp.where(free, width, 1.0) ** 2, 0.0)
     position, unravel = ravel_pytree(skeleton)
-    # In the coordinates of a step alpha stays where it is while the kernels move.
-    prior_loss = jax.grad(lambda v: _prior(_whitened_again(unravel(v), simulated.factors), problem))
-    gradient = gradient + prior_loss(position)
+    gradient = gradient + prior * (position - ravel_pytree(problem.centre)[0])
+    if m:
+        moves = free & jnp.any(problem.width.whitened > 0)
+        gradient = gradient + jnp.where(moves, ravel_pytree(_prior_by_kernels(skeleton, alpha))[0], 0.0)
     hessian = hessian + jnp.diag(prior)
     # In units of the curvature, so that one damping is right for all parameters.
     unit = jnp.where(free, 1.0 / jnp.sqrt(jnp.diagonal(hessian) + 1e-12), 0.0)
     scaled = hessian * unit[:, None] * unit[None, :] + jnp.diag(jnp.where(free, 0.0, 1.0))
     eye = jnp.eye(len(position))
 
-    def attempt(damping: Array) -> tuple[Array, Skeleton]:
+    def attempt(damping: Array) -> tuple[Skeleton, Array]:
         step = -unit * cho_solve(cho_factor(scaled + damping * eye, lower=True), unit * gradient)
-        moved = _whitened_again(unravel(position + jnp.where(jnp.isfinite(step), step, 0.0)), simulated.factors)
-        return _loss(moved, problem, y, seen, inputs)[0], moved
+        moved = unravel(position + jnp.where(jnp.isfinite(step), step, 0.0))
+        return moved, _backsolve(simulated.factors, moved.whitened)
 
-    dampings = at.damping * jnp.asarray(_TRIALS)
-    losses, moved = jax.vmap(attempt)(dampings)
-    best = jnp.argmin(losses)
-    better = losses[best] < at.loss
-    chosen = jax.tree.map(lambda new, old: jnp.where(better, new[best], old), moved, skeleton)
-    blocks = hessian[skeleton.linear.size : lower, skeleton.linear.size : lower].reshape(dx, m, dx, m)
-    return SkeletonFit(
-        chosen,
-        jnp.clip(jnp.where(better, dampings[best], _REJECTED * at.damping), 1e-9, 1e9),
-        jnp.where(better, losses[best], at.loss),
-        simulated.states,
-        jnp.moveaxis(jnp.diagonal(blocks, axis1=0, axis2=2), 2, 0),
-    )
+    dampings = damping * jnp.asarray(_TRIALS)
+    blocks = hessian[before:lower, before:lower].reshape(dx, m, dx, m)
+    precision = jnp.einsum("imin->imn", blocks)
+    return _State(skeleton, alpha, simulated, variance, loss, damping, precision, jax.vmap(attempt)(dampings), dampings)
 
 
 # --- simulation ---------------------------------------------------------------------------
@@ -167,13 +193,13 @@ def _iterate(at: SkeletonFit, problem: SkeletonProblem, y: Array, seen: Array, i
 class _Simulated(NamedTuple):
     states: Float[Array, "s t dx"]
     factors: Float[Array, "dx m m"]
-    alpha: Float[Array, "dx m"]
+    """L."""
 
 
-def _simulate(skeleton: Skeleton, inputs: Float[Array, "s t dc"]) -> _Simulated:
+def _simulate(
+    skeleton: Skeleton, alpha: Float[Array, "dx m"], inputs: Float[Array, "s t dc"]
+) -> Float[Array, "s t dx"]:
     """States of every recording; kept within bounds where they explode."""
-    factors = _factors(skeleton)
-    alpha = _backsolve(factors, skeleton.whitened)
 
     def body(x: Array, c: Array) -> tuple[Array, Array]:
         s = jnp.concatenate([x, c], axis=1)
@@ -183,13 +209,13 @@ def _simulate(skeleton: Skeleton, inputs: Float[Array, "s t dc"]) -> _Simulated:
         return moved, moved
 
     _, states = jax.lax.scan(body, skeleton.initial, jnp.swapaxes(inputs, 0, 1))
-    return _Simulated(jnp.swapaxes(states, 0, 1), factors, alpha)
+    return jnp.swapaxes(states, 0, 1)
 
 
 @jit
 def simulate(skeleton: Skeleton, inputs: Float[Array, "s t dc"]) -> Float[Array, "s t dx"]:
     """States of recordings with these inputs."""
-    return _simulate(skeleton, inputs).states
+    return _simulate(skeleton, _backsolve(_factors(skeleton), skeleton.whitened), inputs)
 
 
 def _arguments(skeleton: Skeleton, states: Array, inputs: Array) -> Float[Array, "s t d"]:
@@ -226,17 +252,19 @@ def _backsolve(factors: Array, w: Float[Array, "dx m *n"]) -> Float[Array, "dx m
 
 
 def _loss(
-    skeleton: Skeleton, problem: SkeletonProblem, y: Array, seen: Array, inputs: Array
-) -> tuple[Array, tuple[_Simulated, Float[Array, " dy"]]]:
-    """The loss; infinite where it is not a number. And the simulation, and v."""
-    simulated = _simulate(skeleton, inputs)
+    skeleton: Skeleton, alpha: Array, problem: SkeletonProblem, y: Array, seen: Array, inputs: Array
+) -> tuple[Array, tuple[Skeleton, _Simulated, Float[Array, " dy"]]]:
+    """The loss; infinite where it is not a number. And the skeleton with the w of `alpha`, its simulation, and v."""
+    factors = _factors(skeleton)
+    skeleton = skeleton._replace(whitened=jnp.einsum("dmn,dm->dn", factors, alpha))
+    simulated = _Simulated(_simulate(skeleton, alpha, inputs), factors)
     error = jnp.where(seen, simulated.states[..., : y.shape[2]] - y, 0.0)
     count = jnp.sum(seen, axis=(0, 1), dtype=y.dtype)
-    _, remaining = _open(skeleton, _open_at(skeleton, simulated, inputs), simulated.factors)
+    _, remaining = _open(skeleton, _open_at(skeleton, simulated, inputs), factors)
     variance = jnp.sum(error**2, axis=(0, 1)) / jnp.maximum(count, 1.0) + _LEAST_VARIANCE
     variance = variance + jnp.mean(jnp.sum(remaining, axis=0))
     value = 0.5 * jnp.sum(count * jnp.log(variance)) + _prior(skeleton, problem)
-    return jnp.where(jnp.isfinite(value), value, jnp.inf), (simulated, variance)
+    return jnp.where(jnp.isfinite(value), value, jnp.inf), (skeleton, simulated, variance)
 
 
 def _prior(skeleton: Skeleton, problem: SkeletonProblem) -> Array:
@@ -246,10 +274,16 @@ def _prior(skeleton: Skeleton, problem: SkeletonProblem) -> Array:
     return 0.5 * jnp.sum(jnp.where(free, distance, 0.0) ** 2)
 
 
-def _whitened_again(moved: Skeleton, factors: Array) -> Skeleton:
-    """A step moves the weights alpha = L^{-T} w at the old L, in `factors`; w is what gives them at the new one."""
-    alpha = _backsolve(factors, moved.whitened)
-    return moved._replace(whitened=jnp.einsum("dmn,dm->dn", _factors(moved), alpha))
+def _prior_by_kernels(skeleton: Skeleton, alpha: Float[Array, "dx m"]) -> Skeleton:
+    """Derivative of 1/2 |w|^2 = 1/2 alpha^T K alpha by what K depends on, at a fixed alpha."""
+    z, precision = skeleton.inducing_inputs, jnp.exp(-2.0 * skeleton.log_lengthscale)
+    pairs = alpha[:, :, None] * alpha[:, None, :] * _kernel(skeleton, z)  # (dx, m, m)
+    total = jnp.sum(pairs, axis=2)
+    return jax.tree.map(jnp.zeros_like, skeleton)._replace(
+        inducing_inputs=jnp.sum((pairs @ z - total[..., None] * z) * precision[:, None], axis=0),
+        log_lengthscale=(total @ z**2 - jnp.einsum("dmn,mj,nj->dj", pairs, z, z)) * precision,
+        log_scale=jnp.sum(skeleton.whitened**2, axis=1),
+    )
 
 
 def _open_at(skeleton: Skeleton, simulated: _Simulated, inputs: Array) -> Float[Array, "n d"]:
@@ -272,14 +306,16 @@ def _open(skeleton: Skeleton, s: Array, factors: Array) -> tuple[Float[Array, "d
 # --- sensitivities ------------------------------------------------------------------------
 
 
-def _sensitivities(skeleton: Skeleton, simulated: _Simulated, inputs: Array, dy: int) -> Float[Array, "s t dy p"]:
+def _sensitivities(
+    skeleton: Skeleton, alpha: Array, simulated: _Simulated, inputs: Array, dy: int
+) -> Float[Array, "s t dy p"]:
     """d x_t / d parameters of the first `dy` states; w moves alpha at the present L, kernels move at a fixed alpha."""
     (s, t, dx), m = simulated.states.shape, skeleton.whitened.shape[1]
-    rows = _arguments(skeleton, simulated.states, inputs)
+    rows = jnp.swapaxes(_arguments(skeleton, simulated.states, inputs), 0, 1)
     d = rows.shape[2]
-    flat, z, precision = rows.reshape(s * t, d), skeleton.inducing_inputs, jnp.exp(-2.0 * skeleton.log_lengthscale)
+    flat, z, precision = rows.reshape(t * s, d), skeleton.inducing_inputs, jnp.exp(-2.0 * skeleton.log_lengthscale)
     k = _kernel(skeleton, flat)
-    weighted = k * simulated.alpha[:, None, :]  # (dx, n, m)
+    weighted = k * alpha[:, None, :]  # (dx, n, m)
     difference = flat[:, None, :] - z[None]  # (n, m, d)
     total = jnp.sum(weighted, axis=2)
     first = (flat[None] * total[:, :, None] - weighted @ z) * precision[:, None, :]
@@ -298,10 +334,10 @@ def _sensitivities(skeleton: Skeleton, simulated: _Simulated, inputs: Array, dy:
     by_lengthscale = own(second * precision[:, None, :])
     by_scale = own(2.0 * total[:, :, None])
     parts = [by_linear, by_whitened, by_inducing.reshape(s * t, dx, m * d), by_lengthscale, by_scale]
-    forcing = jnp.concatenate([*parts, jnp.zeros((s * t, dx, dx))], axis=2).reshape(s, t, dx, -1)
-    moving = by_argument[..., :dx].reshape(s, t, dx, dx)
+    forcing = jnp.concatenate([*parts, jnp.zeros((s * t, dx, dx))], axis=2).reshape(t, s, dx, -1)
+    moving = by_argument[..., :dx].reshape(t, s, dx, dx)
     count = forcing.shape[3]
-    first_row = jnp.zeros((s, dx, count)).at[:, :, count - dx :].set(jnp.eye(dx))
+    first_row = jnp.broadcast_to(jnp.eye(dx, count, count - dx), (s, dx, count))
 
     def body(sensitivity: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
         by_state, by_parameter = now
@@ -309,8 +345,7 @@ def _sensitivities(skeleton: Skeleton, simulated: _Simulated, inputs: Array, dy:
         sensitivity = jnp.clip(by_state @ sensitivity + by_parameter, -1e12, 1e12)
         return sensitivity, sensitivity[:, :dy]
 
-    by_time = (jnp.swapaxes(moving, 0, 1), jnp.swapaxes(forcing, 0, 1))
-    found = jnp.swapaxes(jax.lax.scan(body, first_row, by_time)[1], 0, 1)  # (s, t, dy, count)
+    found = jnp.swapaxes(jax.lax.scan(body, first_row, (moving, forcing))[1], 0, 1)  # (s, t, dy, count)
     # Every recording has its own initial state.
     of_initial = jnp.eye(s)[:, None, None, :, None] * found[..., None, count - dx :]
     return jnp.concatenate([found[..., : count - dx], of_initial.reshape(s, t, dy, s * dx)], axis=3)

@@ -141,8 +141,7 @@ def gp_problems(problem: Problem, data: Recordings, linear: Candidate, seed: int
             weight, x0 = _random_linear(given.linear, dy, rng), first
         free = Skeleton(weight, whitened, z, lengthscale, scale, x0)
         guess = Skeleton(*(old if held else new for old, held, new in zip(given, holds, free, strict=True)))
-        centre = guess if holds.whitened else guess._replace(whitened=np.zeros((dx, m)))
-        problems.append(SkeletonProblem(guess, centre, widths))
+        problems.append(SkeletonProblem(guess, guess, widths))
     return problems
 
 
