@@ -34,7 +34,7 @@ from gpssm.plumbing.compilation import jit
 _JITTER = 1e-6
 FURTHEST = 1e3
 """Standard deviations: where a simulation has exploded."""
-_OPEN_ROWS = 96  # of the simulation, at which the open variance is looked at
+_OPEN_ROWS = 96  # of the simulation at most, or one of every recording, at which the open variance is looked at
 _HESSIAN_ROWS = 1200  # at most
 _TRIALS = (0.1, 1.0, 10.0)  # factors on the damping that are tried in every iteration
 _REJECTED = 30.0  # factor where none of them has helped
@@ -144,7 +144,7 @@ def _iterate(at: _State, problem: SkeletonProblem, y: Array, seen: Array, inputs
 
     dx, m = skeleton.whitened.shape
     weight = jnp.where(seen, 1.0 / variance, 0.0)
-    jacobian = _sensitivities(skeleton, alpha, simulated, inputs, y.shape[2])
+    jacobian, at_rows = _sensitivities(skeleton, alpha, simulated, inputs, y.shape[2])
     rows = jacobian.reshape(-1, jacobian.shape[-1])
     error = (simulated.states[..., : y.shape[2]] - y) * weight
     gradient = error.reshape(-1) @ rows
@@ -156,11 +156,13 @@ def _iterate(at: _State, problem: SkeletonProblem, y: Array, seen: Array, inputs
     before = skeleton.linear.size
     lower = before + skeleton.whitened.size
     if m:
-        open_rows, open_jacobian = _open_sensitivities(skeleton, simulated, inputs)
-        per_row = jnp.sum(weight) / (open_rows.shape[0] // dx)
-        around = (lower, len(gradient) - lower - open_jacobian.shape[1])
-        hessian = hessian + jnp.pad(per_row * open_jacobian.T @ open_jacobian, (around, around))
-        gradient = gradient + jnp.pad(per_row * open_jacobian.T @ open_rows, around)
+        root, by_kernels, by_state = _open_sensitivities(skeleton, simulated, inputs)
+        around = (lower, len(gradient) - lower - by_kernels.shape[2])
+        along = jnp.einsum("inj,njp->inp", by_state, at_rows)  # a skeleton that moves also moves what it is looked at
+        open_rows = (jnp.pad(by_kernels, ((0, 0), (0, 0), around)) + along).reshape(-1, len(gradient))
+        per_row = jnp.sum(weight) / root.shape[1]
+        hessian = hessian + per_row * open_rows.T @ open_rows
+        gradient = gradient + per_row * root.reshape(-1) @ open_rows
 
     width = ravel_pytree(problem.width)[0]
     free = width > 0
@@ -287,10 +289,14 @@ def _prior_by_kernels(skeleton: Skeleton, alpha: Float[Array, "dx m"]) -> Skelet
 
 
 def _open_at(skeleton: Skeleton, simulated: _Simulated, inputs: Array) -> Float[Array, "n d"]:
-    rows = _arguments(skeleton, simulated.states, inputs).reshape(-1, skeleton.inducing_inputs.shape[1])
-    count = min(_OPEN_ROWS, rows.shape[0])
-    index = jnp.linspace(0, rows.shape[0] - 1, count).astype(int)
-    return jax.lax.stop_gradient(rows[index])
+    """What f was evaluated at, now and then on the way."""
+    rows = _arguments(skeleton, simulated.states, inputs)
+    return rows[:, :: rows.shape[1] // _stretches(*rows.shape[:2])].reshape(-1, rows.shape[2])
+
+
+def _stretches(recordings: int, length: int) -> int:
+    """How many equally long ones of every recording there are between rows at which the open variance is looked at."""
+    return next(n for n in range(max(1, _OPEN_ROWS // recordings), 0, -1) if length % n == 0)
 
 
 def _open(skeleton: Skeleton, s: Array, factors: Array) -> tuple[Float[Array, "dx n m"], Float[Array, "dx n"]]:
@@ -308,8 +314,11 @@ def _open(skeleton: Skeleton, s: Array, factors: Array) -> tuple[Float[Array, "d
 
 def _sensitivities(
     skeleton: Skeleton, alpha: Array, simulated: _Simulated, inputs: Array, dy: int
-) -> Float[Array, "s t dy p"]:
-    """d x_t / d parameters of the first `dy` states; w moves alpha at the present L, kernels move at a fixed alpha."""
+) -> tuple[Float[Array, "s t dy p"], Float[Array, "n dx p"]]:
+    """d x_t / d parameters of the first `dy` states, and of all states that `_open_at` has.
+
+    w moves alpha at the present L, kernels move at a fixed alpha.
+    """
     (s, t, dx), m = simulated.states.shape, skeleton.whitened.shape[1]
     rows = jnp.swapaxes(_arguments(skeleton, simulated.states, inputs), 0, 1)
     d = rows.shape[2]
@@ -345,16 +354,27 @@ def _sensitivities(
         sensitivity = jnp.clip(by_state @ sensitivity + by_parameter, -1e12, 1e12)
         return sensitivity, sensitivity[:, :dy]
 
-    found = jnp.swapaxes(jax.lax.scan(body, first_row, (moving, forcing))[1], 0, 1)  # (s, t, dy, count)
-    # Every recording has its own initial state.
-    of_initial = jnp.eye(s)[:, None, None, :, None] * found[..., None, count - dx :]
-    return jnp.concatenate([found[..., : count - dx], of_initial.reshape(s, t, dy, s * dx)], axis=3)
+    def stretch(sensitivity: Array, now: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        last, outputs = jax.lax.scan(body, sensitivity, now)
+        return last, (sensitivity, outputs)
+
+    stretches = _stretches(s, t)
+    by_stretch = jax.tree.map(lambda a: a.reshape(stretches, -1, *a.shape[1:]), (moving, forcing))
+    rows, found = jax.lax.scan(stretch, first_row, by_stretch)[1]
+
+    def of_all(found: Float[Array, "n s k q"]) -> Float[Array, "s n k p"]:
+        """Every recording has its own initial state."""
+        found = jnp.swapaxes(found, 0, 1)
+        initial = jnp.eye(s)[:, None, None, :, None] * found[..., None, count - dx :]
+        return jnp.concatenate([found[..., : count - dx], initial.reshape(*found.shape[:3], s * dx)], axis=3)
+
+    return of_all(found.reshape(t, s, dy, count)), of_all(rows).reshape(s * stretches, dx, -1)
 
 
 def _open_sensitivities(
     skeleton: Skeleton, simulated: _Simulated, inputs: Array
-) -> tuple[Float[Array, " r"], Float[Array, "r q"]]:
-    """The root of the open variance at some rows, and its derivative by Z, length scales and scales.
+) -> tuple[Float[Array, "dx n"], Float[Array, "dx n q"], Float[Array, "dx n dx"]]:
+    """The root of the open variance at some rows, its derivative by Z, length scales and scales, and by the states.
 
     With beta = K^{-1} k: d open = -2 beta^T dk + beta^T dK beta, and 2 open for the logarithm of the scale.
     """
@@ -371,12 +391,13 @@ def _open_sensitivities(
     far = jnp.einsum("dnm,nmj->dnj", beta * k, (s[:, None] - z[None]) ** 2)
     apart = 2.0 * ((beta * mixed) @ (z * z) - jnp.einsum("dnm,dnmj,mj->dnj", beta, mixed_z, z))
     by_lengthscale = (apart - 2.0 * far) * precision[:, None, :]
+    by_state = 2.0 * (s * jnp.sum(beta * k, axis=2)[..., None] - (beta * k) @ z) * precision[:, None, :]
     root = jnp.sqrt(remaining)
     dx, n = root.shape
-    eye = jnp.eye(dx)
-    blocks = [
-        (0.5 * by_z / root[..., None, None]).reshape(dx * n, -1),
-        (eye[:, None, :, None] * (0.5 * by_lengthscale / root[..., None])[:, :, None, :]).reshape(dx * n, -1),
-        (eye[:, None, :] * root[:, :, None]).reshape(dx * n, -1),
+    eye = jnp.eye(dx)[:, None, :, None]
+    by_kernels = [
+        (0.5 * by_z / root[..., None, None]).reshape(dx, n, -1),
+        (eye * (0.5 * by_lengthscale / root[..., None])[:, :, None, :]).reshape(dx, n, -1),
+        (eye * root[:, :, None, None]).reshape(dx, n, -1),
     ]
-    return root.reshape(-1), jnp.concatenate(blocks, axis=1)
+    return root, jnp.concatenate(by_kernels, axis=2), 0.5 * by_state[..., :dx] / root[..., None]
