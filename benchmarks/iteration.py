@@ -23,7 +23,7 @@ import numpy as np
 
 from gpssm.methods.envi import Data, EnVI, Phase, elbo
 from gpssm.numerics.parameters import free_values, parameters, with_free_values
-from gpssm.plumbing.compilation import OPTIONS
+from gpssm.plumbing.compilation import HOT
 from gpssm.training import initialisation
 
 CASES = {
@@ -46,7 +46,7 @@ def iteration(windows: int, steps: int, dx: int, dc: int, inducing: int, members
     model, data = jax.tree.map(jnp.asarray, (problem.model, Data(problem.windows, phase)))
     free = free_values(model, names)
 
-    @partial(jax.jit, compiler_options=OPTIONS)
+    @partial(jax.jit, compiler_options=HOT)
     def step(free: dict[str, jax.Array], carry: jax.Array, key: jax.Array) -> object:
         def loss(free: dict[str, jax.Array]) -> tuple[jax.Array, object]:
             return elbo(with_free_values(model, free), carry, data, key, problem.settings)
@@ -84,7 +84,7 @@ def floor(windows: int, steps: int, dx: int, dc: int, inducing: int, members: in
         return jnp.sum(last) + jnp.sum(spreads)
 
     arguments = weights, whitener, alphas, inputs
-    gradient = jax.jit(jax.value_and_grad(work, argnums=(0, 1, 2)), compiler_options=OPTIONS)
+    gradient = jax.jit(jax.value_and_grad(work, argnums=(0, 1, 2)), compiler_options=HOT)
     compiled = gradient.lower(*arguments).compile()
     return _median_ms(lambda _: jax.block_until_ready(compiled(*arguments)))
 

@@ -12,7 +12,11 @@ if hasattr(os, "sched_setaffinity"):
     _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     os.sched_setaffinity(0, {int(_cores[_worker % len(_cores)])})
 
-# Compiling is most of the work: what one worker, a command that a test starts or an earlier run has compiled is
+# Compiling is most of the work, and most of that is optimisation, which programs that run for milliseconds do not need.
+# Processes that tests start inherit it; what is compiled as users have it, `test_compilation.py` runs.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+
+# What one worker, a command that a test starts or an earlier run has compiled is
 # taken from the cache of the command line.
 from gpssm.parallel import runtime
 
