@@ -216,6 +216,9 @@ class StateSpaceMethod(Specification, ABC):
             learner = learner.contracted()
         return self.posterior(problem, learner, history)
 
+    def untrained(self, problem: Problem, key: Array) -> Posterior:
+        return self.posterior(problem, self.learner(problem, key)[0], History())
+
     def compile_ahead(self, problem: Problem, schedule: Schedule, key: Array) -> None:
         objective, learner, carry, fixed = self._trained(problem, key)
         data, limits = self.phases(problem, schedule)[0]

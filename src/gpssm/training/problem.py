@@ -179,6 +179,10 @@ class Specification(ABC):
     def learn(self, problem: Problem, schedule: Schedule, key: Array, monitor: Monitor, label: str) -> Posterior:
         """One fit, from the initial model to the end of the schedule; `label` goes before the phase in reports."""
 
+    @abstractmethod
+    def untrained(self, problem: Problem, key: Array) -> Posterior:
+        """The initial model as it is."""
+
 
 def one_of(argument: str, value: Any, choices: tuple[Any, ...]) -> None:
     """Raise `InvalidInput`, which names the argument, if the value is not among the choices."""

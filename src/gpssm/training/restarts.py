@@ -111,31 +111,38 @@ class Restarts:
                 return posterior
             return replace(posterior, model=skeleton_search.stable_mean(posterior.model))
 
+        def itself(candidate: Candidate, outputs: list[np.ndarray]) -> Posterior:
+            return self.method.untrained(self._informed(candidate, data, outputs), self._key(0))
+
         cuts = held_back(lengths)
         if cuts == lengths:
             return learn(candidates[0], final_share, ys, 0, "")
         kept = [np.where(np.arange(len(y))[:, None] < n, y, np.nan) for y, n in zip(ys, cuts, strict=True)]
-        trials: list[tuple[Candidate, Posterior, Validation]] = []
+        trials: list[Trial] = []
         for number, candidate in enumerate(candidates):
+            if data.slow:
+                posterior = itself(candidate, kept)
+                trials.append(Trial(candidate, posterior, Validation.of(posterior, kept, self.problem, cuts), True))
             try:
                 posterior = learn(candidate, trial_share, kept, number, _label(number, len(candidates)))
             except Diverged:
                 continue  # a skeleton that explodes as soon as there is noise
-            trials.append((candidate, posterior, Validation.of(posterior, kept, self.problem, cuts)))
+            trials.append(Trial(candidate, posterior, Validation.of(posterior, kept, self.problem, cuts), False))
             if self.monitor.interruption.requested:
                 break
         if not trials:
             return None
-        chosen, fallback, validation = trials[best_validated([v for *_, v in trials])]
+        chosen = trials[best_validated([trial.validation for trial in trials])]
         if self.monitor.interruption.requested:
-            return widened(fallback, validation.widening)
+            return chosen.widened()
+        refined = skeleton_search.refined(chosen.candidate, data)
         try:
-            posterior = learn(skeleton_search.refined(chosen, data), final_share, ys, len(candidates), "")
+            final = itself(refined, ys) if chosen.itself else learn(refined, final_share, ys, len(candidates), "")
         except Diverged:
-            posterior = fallback
-        if is_worse(Validation.of(posterior, ys, self.problem, cuts), validation):
-            posterior = fallback
-        return widened(posterior, validation.widening)
+            return chosen.widened()
+        if is_worse(Validation.of(final, ys, self.problem, cuts), chosen.validation):
+            return chosen.widened()
+        return chosen._replace(posterior=final).widened()
 
     def _from_random_numbers(self, restarts: int | None, *, with_linear: bool) -> Posterior:
         """The best of several fits from the same initial model, with other random numbers each.
@@ -202,6 +209,32 @@ class Validation(NamedTuple):
             return cls(np.inf, posterior.history.best)
         errors = (y[cut:] - samples.mean(axis=0)) / samples.std(axis=0)
         return cls(metrics.crps(samples / scale, y[cut:] / scale), posterior.history.best, widening(errors))
+
+
+class Trial(NamedTuple):
+    """A fit that has not seen the end of the recordings, and what that end says of it."""
+
+    candidate: Candidate
+    posterior: Posterior
+    validation: Validation
+    itself: bool
+    """Whether it is the skeleton as it is.
+
+    Where outputs hardly move, what is learned from windows of a moment loses what a skeleton knows of a free run.
+    """
+
+    def widened(self) -> Posterior:
+        """The fit, with bands as wide as that end says."""
+        if self.itself:
+            self.posterior.history.messages.append(_ITSELF)
+            self.posterior.history.planned = True
+        return widened(self.posterior, self.validation.widening)
+
+
+_ITSELF = (
+    "the simulation that learning starts from forecasts the end of the recording better than what was learned from it: "
+    "this is that simulation"
+)
 
 
 def widening(errors: np.ndarray) -> float:

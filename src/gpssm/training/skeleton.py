@@ -319,33 +319,10 @@ def _sensitivities(
 
     w moves alpha at the present L, kernels move at a fixed alpha.
     """
-    (s, t, dx), m = simulated.states.shape, skeleton.whitened.shape[1]
-    rows = jnp.swapaxes(_arguments(skeleton, simulated.states, inputs), 0, 1)
-    d = rows.shape[2]
-    flat, z, precision = rows.reshape(t * s, d), skeleton.inducing_inputs, jnp.exp(-2.0 * skeleton.log_lengthscale)
-    k = _kernel(skeleton, flat)
-    weighted = k * alpha[:, None, :]  # (dx, n, m)
-    difference = flat[:, None, :] - z[None]  # (n, m, d)
-    total = jnp.sum(weighted, axis=2)
-    first = (flat[None] * total[:, :, None] - weighted @ z) * precision[:, None, :]
-    second = flat[None] ** 2 * total[:, :, None] - 2.0 * flat[None] * (weighted @ z) + weighted @ (z * z)
-    by_argument = jnp.swapaxes(skeleton.linear[:, None, :-1] - first, 0, 1)  # (n, dx, d)
-
-    def own(block: Float[Array, "dx n q"]) -> Float[Array, "n dx p"]:
-        """A parameter of one GP moves one state."""
-        spread = jnp.eye(dx)[None, :, :, None] * jnp.swapaxes(block, 0, 1)[:, :, None, :]
-        return spread.reshape(s * t, dx, -1)
-
-    ones = jnp.ones((s * t, 1))
-    by_linear = own(jnp.broadcast_to(jnp.concatenate([flat, ones], axis=1), (dx, s * t, d + 1)))
-    by_whitened = own(jnp.swapaxes(_solve(simulated.factors, jnp.swapaxes(k, 1, 2)), 1, 2))
-    by_inducing = jnp.swapaxes(weighted, 0, 1)[..., None] * difference[:, None] * precision[None, :, None, :]
-    by_lengthscale = own(second * precision[:, None, :])
-    by_scale = own(2.0 * total[:, :, None])
-    parts = [by_linear, by_whitened, by_inducing.reshape(s * t, dx, m * d), by_lengthscale, by_scale]
-    forcing = jnp.concatenate([*parts, jnp.zeros((s * t, dx, dx))], axis=2).reshape(t, s, dx, -1)
-    moving = by_argument[..., :dx].reshape(t, s, dx, dx)
-    count = forcing.shape[3]
+    s, t, dx = simulated.states.shape
+    arguments = jnp.swapaxes(_arguments(skeleton, simulated.states, inputs), 0, 1)
+    count = skeleton.linear.size + skeleton.whitened.size + skeleton.inducing_inputs.size
+    count += skeleton.log_lengthscale.size + skeleton.log_scale.size + dx
     first_row = jnp.broadcast_to(jnp.eye(dx, count, count - dx), (s, dx, count))
 
     def body(sensitivity: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -354,13 +331,15 @@ def _sensitivities(
         sensitivity = jnp.clip(by_state @ sensitivity + by_parameter, -1e12, 1e12)
         return sensitivity, sensitivity[:, :dy]
 
-    def stretch(sensitivity: Array, now: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
-        last, outputs = jax.lax.scan(body, sensitivity, now)
+    def stretch(sensitivity: Array, rows: Float[Array, "n s d"]) -> tuple[Array, tuple[Array, Array]]:
+        """Derivatives of single steps by all parameters are a hundred times as large as what is kept of them."""
+        by_state, by_parameter = _derivatives(skeleton, alpha, simulated.factors, rows.reshape(-1, rows.shape[2]))
+        single = by_state.reshape(-1, s, dx, dx), by_parameter.reshape(-1, s, dx, count)
+        last, outputs = jax.lax.scan(body, sensitivity, single)
         return last, (sensitivity, outputs)
 
     stretches = _stretches(s, t)
-    by_stretch = jax.tree.map(lambda a: a.reshape(stretches, -1, *a.shape[1:]), (moving, forcing))
-    rows, found = jax.lax.scan(stretch, first_row, by_stretch)[1]
+    rows, found = jax.lax.scan(stretch, first_row, arguments.reshape(stretches, -1, *arguments.shape[1:]))[1]
 
     def of_all(found: Float[Array, "n s k q"]) -> Float[Array, "s n k p"]:
         """Every recording has its own initial state."""
@@ -369,6 +348,34 @@ def _sensitivities(
         return jnp.concatenate([found[..., : count - dx], initial.reshape(*found.shape[:3], s * dx)], axis=3)
 
     return of_all(found.reshape(t, s, dy, count)), of_all(rows).reshape(s * stretches, dx, -1)
+
+
+def _derivatives(
+    skeleton: Skeleton, alpha: Array, factors: Array, at: Float[Array, "n d"]
+) -> tuple[Float[Array, "n dx dx"], Float[Array, "n dx p"]]:
+    """Of f by the states and by all parameters; the initial states, the last ones, move nothing by themselves."""
+    z, precision = skeleton.inducing_inputs, jnp.exp(-2.0 * skeleton.log_lengthscale)
+    (dx, m), (n, d) = skeleton.whitened.shape, at.shape
+    k = _kernel(skeleton, at)
+    weighted = k * alpha[:, None, :]  # (dx, n, m)
+    difference = at[:, None, :] - z[None]  # (n, m, d)
+    total = jnp.sum(weighted, axis=2)
+    first = (at[None] * total[:, :, None] - weighted @ z) * precision[:, None, :]
+    second = at[None] ** 2 * total[:, :, None] - 2.0 * at[None] * (weighted @ z) + weighted @ (z * z)
+    by_argument = jnp.swapaxes(skeleton.linear[:, None, :-1] - first, 0, 1)  # (n, dx, d)
+
+    def own(block: Float[Array, "dx n q"]) -> Float[Array, "n dx p"]:
+        """A parameter of one GP moves one state."""
+        spread = jnp.eye(dx)[None, :, :, None] * jnp.swapaxes(block, 0, 1)[:, :, None, :]
+        return spread.reshape(n, dx, -1)
+
+    by_linear = own(jnp.broadcast_to(jnp.concatenate([at, jnp.ones((n, 1))], axis=1), (dx, n, d + 1)))
+    by_whitened = own(jnp.swapaxes(_solve(factors, jnp.swapaxes(k, 1, 2)), 1, 2))
+    by_inducing = jnp.swapaxes(weighted, 0, 1)[..., None] * difference[:, None] * precision[None, :, None, :]
+    by_lengthscale = own(second * precision[:, None, :])
+    by_scale = own(2.0 * total[:, :, None])
+    parts = [by_linear, by_whitened, by_inducing.reshape(n, dx, m * d), by_lengthscale, by_scale]
+    return by_argument[..., :dx], jnp.concatenate([*parts, jnp.zeros((n, dx, dx))], axis=2)
 
 
 def _open_sensitivities(
