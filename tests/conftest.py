@@ -13,7 +13,7 @@ if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {int(_cores[_worker % len(_cores)])})
 
 # Compiling is most of the work, and most of that is optimisation, which programs that run for milliseconds do not need.
-# Processes that tests start inherit it; what is compiled as users have it, `test_compilation.py` runs.
+# What the package compiles says for itself how (`gpssm.plumbing.compilation`): tests run that as users do.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 
 # What one worker, a command that a test starts or an earlier run has compiled is

@@ -21,6 +21,7 @@ from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM, InitialState, Transition
 from gpssm.models.noise import DiagonalNoise, FullNoise
 from gpssm.numerics.draws import draw
+from gpssm.plumbing.compilation import jit
 from gpssm.training.optimiser import Schedule
 from gpssm.training.windows import Windows, cut, noise_shapes, u_shape
 
@@ -163,7 +164,7 @@ def test_envi_without_updates_scores_as_prssm_with_moments_matched() -> None:
     settings = envi.EnVISettings(members, 1, options, None, gap_length=5)
     data = envi.Data(windows, envi.Phase(gap_fraction=1.0))
     carry = jnp.zeros((1, members, STATES))
-    _, (_, terms) = jax.jit(lambda: envi.elbo(model, carry, data, KEY, settings))()
+    _, (_, terms) = jit(lambda: envi.elbo(model, carry, data, KEY, settings), hot=True)()
 
     def matched(model: GPSSM, f: tuple[Any, Any], moved: Any, y: Any) -> Any:
         mean, noise = f
@@ -177,7 +178,7 @@ def test_envi_without_updates_scores_as_prssm_with_moments_matched() -> None:
     # After the numbers that EnVI draws for its batches and gaps there is nothing more.
     eps, eps_x0, noise, *_ = draw(KEY, shapes, [(0,), (1, LENGTH // 5 + 2), (1, 1)], dtype=carry.dtype)
     starts = model.initial_state.members(eps_x0)
-    scores = jax.jit(lambda: prssm.trajectory_scores(model, starts, windows, eps, noise, matched))()
+    scores = jit(lambda: prssm.trajectory_scores(model, starts, windows, eps, noise, matched), hot=True)()
     np.testing.assert_allclose(terms["likelihood"], jnp.sum(scores), rtol=1e-10)
 
 

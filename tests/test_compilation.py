@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gpssm.numerics.draws import draw
-from gpssm.plumbing import compilation, threads
+from gpssm.plumbing import threads
 from gpssm.plumbing.compilation import AHEAD, CompileClock, bucket, jit
 
 TEST_CORES = {int(core) for core in os.environ["GPSSM_TEST_CORES"].split(",")}
 
 
 def run_on(cores: set[int], code: str) -> str:
-    """What a process that may use these cores prints; it compiles as a user's does, and not as tests do."""
+    """What a process that may use these cores prints; it compiles everything as a user's does."""
     code = f"import os\nos.sched_setaffinity(0, {cores})\n{code}"
     own = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, env=own)
@@ -45,26 +45,10 @@ print(len(named("tf_XLAEigen")), len(os.sched_getaffinity(0)))
     assert run_on(TEST_CORES, code) == f"1 {len(TEST_CORES)}"
 
 
-def test_compiled_as_users_have_it_many_samples_are_as_many_single_ones() -> None:
-    """The tests of streams compile without optimisation (`conftest.py`), which could hide what it does to sums."""
-    code = """
-import numpy as np, gpssm
-from gpssm.plumbing.compilation import HOT, QUICK
-y = gpssm.datasets.kink(length=150, seed=0).outputs
-y[40] = 1e9
-y[70:75] = np.nan
-one, many = (gpssm.OEnVI(1, 15).start(seed=0) for _ in range(2))
-first = np.array([one.learn_one(value).state_mean for value in y])
-second = np.concatenate([many.learn_many(part).state_mean for part in np.split(y, [1, 30, 97])])
-print(len(HOT), len(QUICK), first.tobytes() == second.tobytes(), np.isfinite(first).all())
-"""
-    assert run_on(TEST_CORES, code) == "1 2 True True"
-
-
 @pytest.mark.skipif(len(TEST_CORES) < 2, reason="one core is all there is")
 def test_whoever_computes_stays_on_one_core_and_compiles_on_all() -> None:
     code = """
-from gpssm.plumbing import compilation, threads
+from gpssm.plumbing import threads
 with threads.one_core():
     first = len(os.sched_getaffinity(0))
     with threads.one_core(), threads.all_cores():
@@ -80,13 +64,6 @@ def test_a_pinned_process_stays_where_it_is() -> None:
     with threads.one_core():
         assert os.sched_getaffinity(0) == before
     assert os.sched_getaffinity(0) == before
-
-
-def test_what_the_user_says_to_xla_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XLA_FLAGS", "--xla_a=3 --xla_ab=2")
-    assert compilation._options(xla_a=1, xla_b=2) == {"xla_b": 2}
-    monkeypatch.delenv("XLA_FLAGS")
-    assert compilation._options(xla_a=1, xla_b=2) == {"xla_a": 1, "xla_b": 2}
 
 
 def test_a_program_is_compiled_once_for_every_kind_of_arguments() -> None:

@@ -305,7 +305,7 @@ def test_a_line_of_one_step_is_least_squares() -> None:
         x = expected @ np.concatenate([x, c[t], [1.0]])
         errors.append(x - y[t])
     assert found.error == pytest.approx(np.sqrt(np.mean(np.square(errors))), rel=0.05)
-    everything = skeleton_search.refined(linear_search.resized(found, 4), of)
+    everything = skeleton_search.refined(linear_search.resized(found, 4), of, of.whole())
     assert everything.order == 4
     assert not np.allclose(everything.fit.skeleton.linear[:2, :2], found.fit.skeleton.linear[:, :2])
 

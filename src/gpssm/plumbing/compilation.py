@@ -2,7 +2,6 @@
 
 import functools
 import gc
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,18 +18,12 @@ T = TypeVar("T")
 AHEAD = "gpssm compiles ahead"
 """What a thread that does is called."""
 
-
-def _options(**chosen: Any) -> dict[str, Any]:
-    """Options of XLA for one program; those that the user has set for all of them, in `XLA_FLAGS`, go first."""
-    return {name: value for name, value in chosen.items() if f"--{name}=" not in os.environ.get("XLA_FLAGS", "")}
-
-
 # A fit compiles for seconds and runs for seconds. Half of LLVM's optimisation takes a quarter of the compilation away;
 # the loops, which XLA has vectorised already, run as fast.
-HOT = _options(xla_backend_optimization_level=1)
+HOT = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": True}
 # XLA's older way to write kernels down compiles in 0.4 of the time. Exponentials take it six times as long, all else
 # about as long: right for everything but the programs that a fit or a stream spends its time in.
-QUICK = HOT | _options(xla_cpu_use_fusion_emitters=False)
+QUICK = HOT | {"xla_cpu_use_fusion_emitters": False}
 
 
 _counting = threading.Lock()
