@@ -175,10 +175,14 @@ def test_envi_without_updates_scores_as_prssm_with_moments_matched() -> None:
         return jnp.where(jnp.isnan(y[0]), 0.0, -0.5 * (residual**2 / s + jnp.log(2 * jnp.pi * s)))
 
     shapes = [u_shape(model, windows), (1, members, STATES), *noise_shapes(model, windows, members, options)]
-    # After the numbers that EnVI draws for its batches and gaps there is nothing more.
-    eps, eps_x0, noise, *_ = draw(KEY, shapes, [(0,), (1, LENGTH // 5 + 2), (1, 1)], dtype=carry.dtype)
-    starts = model.initial_state.members(eps_x0)
-    scores = jit(lambda: prssm.trajectory_scores(model, starts, windows, eps, noise, matched), hot=True)()
+
+    def by_prssm() -> Any:
+        # After the numbers that EnVI draws for its batches and gaps there is nothing more.
+        eps, eps_x0, noise, *_ = draw(KEY, shapes, [(0,), (1, LENGTH // 5 + 2), (1, 1)], dtype=carry.dtype)
+        starts = model.initial_state.members(eps_x0)
+        return prssm.trajectory_scores(model, starts, windows, eps, noise, matched)
+
+    scores = jit(by_prssm, hot=True)()
     np.testing.assert_allclose(terms["likelihood"], jnp.sum(scores), rtol=1e-10)
 
 
