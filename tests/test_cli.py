@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,15 +15,15 @@ def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess
     environment = os.environ | {"COLUMNS": "200"}
     return subprocess.run(
         [sys.executable, "-m", "gpssm", *arguments],
-        capture_output=True, text=True, timeout=300, cwd=cwd, env=environment, check=False,
+        capture_output=True, text=True, timeout=900, cwd=cwd, env=environment, check=False,
     )  # fmt: skip
 
 
 def test_help_is_quick_and_does_not_load_jax() -> None:
-    started = time.perf_counter()
+    before = os.times().children_user
     result = run("--help")
     assert result.returncode == 0 and "reproduce" in result.stdout and "demo" in result.stdout
-    assert time.perf_counter() - started < 3  # half a second on an idle machine
+    assert os.times().children_user - before < 3  # half a second
     code = "import sys, gpssm.cli.main; assert not {'jax', 'matplotlib'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
 

@@ -15,7 +15,7 @@ from gpssm.experiments.base import Task
 
 def run(*arguments: str) -> dict[str, object]:
     command = [sys.executable, "-m", "gpssm", "reproduce", *arguments, "--json"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     assert isinstance(found, dict)
