@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 import gpssm
 from gpssm.numerics.parameters import parameters
-from gpssm.training import linear_search, restarts, skeleton, skeleton_search
+from gpssm.training import candidates, linear_search, restarts, skeleton, skeleton_search
 from gpssm.training.candidates import Candidate, Recordings, fit_all
 from gpssm.training.problem import Problem
 from gpssm.training.restarts import Validation
@@ -310,6 +310,19 @@ def test_a_line_of_one_step_is_least_squares() -> None:
     assert not np.allclose(everything.fit.skeleton.linear[:2, :2], found.fit.skeleton.linear[:, :2])
 
 
+def test_the_chosen_skeleton_learns_from_more_pieces() -> None:
+    """A line of the true order that has seen one piece follows others, too, once it has learned from them."""
+    inputs = [driven(seed, 128) for seed in range(3)]
+    outputs = [resonant(c) for c in inputs]
+    few = Recordings.of(outputs[:1], inputs[:1])
+    more = Recordings.of(outputs, inputs).whole()
+    assert not more.holds_back and few.holds_back
+    (found,) = linear_search.linear_models(few, [3])
+    learned = skeleton_search.refined(found, few, more)
+    assert learned.fit.states.shape == (3, 128, 3) and np.shape(learned.problem.guess.initial) == (3, 3)
+    assert learned.error == pytest.approx(more.error(learned.fit.states)) and learned.error < 0.1
+
+
 def test_bands_are_widened_by_what_the_errors_say() -> None:
     rng = np.random.default_rng(0)
     many = rng.standard_normal((4000, 1))
@@ -352,6 +365,25 @@ def test_envi_keeps_what_the_skeleton_knows(of_rectified: tuple[gpssm.Posterior,
     line = gpssm.ARX().fit(outputs[:LENGTH], inputs[:LENGTH]).forecast(100, inputs[LENGTH:])
     assert error < 0.5 * np.sqrt(np.mean((line.mean - outputs[LENGTH:]) ** 2)) / outputs[LENGTH:].std()
     assert error < 0.5
+
+
+def test_what_hardly_moves_can_be_forecast_by_the_simulation_itself(
+    monkeypatch: pytest.MonkeyPatch, of_rectified: tuple[gpssm.Posterior, np.ndarray, np.ndarray]
+) -> None:
+    """Then the simulations are among the trials, and what is kept says so. (These outputs do move.)"""
+    compared = []
+
+    def first_of(trials: list[Validation]) -> int:
+        compared.extend(trials)
+        return 0
+
+    monkeypatch.setattr(restarts, "best_validated", first_of)
+    monkeypatch.setattr(candidates, "_SLOW", 0)
+    _, outputs, inputs = of_rectified
+    fitted = gpssm.EnVI(3, 10, schedule=SHORT).fit(outputs[:LENGTH], inputs[:LENGTH], seed=0, restarts=1)
+    assert [np.isinf(trial.bound) for trial in compared] == [True, False]
+    assert not fitted.history.step and "this is that simulation" in str(fitted.summary())
+    assert np.isfinite(fitted.forecast(50, inputs[LENGTH : LENGTH + 50]).samples).all()
 
 
 def test_noise_that_is_held_is_not_widened(of_rectified: tuple[gpssm.Posterior, np.ndarray, np.ndarray]) -> None:
