@@ -25,8 +25,8 @@ NDArray = np.ndarray
 
 _MOST = 24  # guesses; the first is at the linear model
 _EFFORT = 2.2e8  # samples times squares of parameters that all groups of guesses may add up to
-# Calls: for all guesses, for the best of them, and when the held-back samples have joined.
-_FIRST, _THEN, _REFINED = 2, 4, 2
+# Calls: for all guesses, for the best of them, and when the held-back samples have joined, or other pieces.
+_FIRST, _THEN, _REFINED, _ELSEWHERE = 2, 4, 2, 6
 _TRIALS, _BEHIND = 3, 2.0  # candidates that are tried, and times the least error with which one is
 
 # Initial values and widths of the priors, in standard deviations of states and inputs.
@@ -178,10 +178,10 @@ def refined(candidate: Candidate, data: Recordings, everything: Recordings) -> C
     if candidate.kind == "one step":
         order = int(np.sum(np.any(candidate.fit.states != 0, axis=(0, 1))))
         return resized(one_step_model(everything, order), candidate.order)
-    problem, fit, side_by_side = candidate.problem, candidate.fit, SIDE_BY_SIDE
+    problem, fit, calls, side_by_side = candidate.problem, candidate.fit, _REFINED, SIDE_BY_SIDE
     if everything.lengths != data.lengths:  # another program in any case: one that does this alone
-        problem, fit, side_by_side = *_elsewhere(problem, fit, everything), 1
-    (fit,) = fit_all([problem], everything, _REFINED, [fit], side_by_side)
+        (problem, fit), calls, side_by_side = _elsewhere(problem, fit, everything), _ELSEWHERE, 1
+    (fit,) = fit_all([problem], everything, calls, [fit], side_by_side)
     more = rated(problem, fit, everything, candidate.kind)
     return more if candidate.kind == "gp" else stabilised(more, everything)
 
