@@ -305,22 +305,9 @@ def test_a_line_of_one_step_is_least_squares() -> None:
         x = expected @ np.concatenate([x, c[t], [1.0]])
         errors.append(x - y[t])
     assert found.error == pytest.approx(np.sqrt(np.mean(np.square(errors))), rel=0.05)
-    everything = skeleton_search.refined(linear_search.resized(found, 4), of, of.whole())
+    everything = skeleton_search.refined(linear_search.resized(found, 4), of)
     assert everything.order == 4
     assert not np.allclose(everything.fit.skeleton.linear[:2, :2], found.fit.skeleton.linear[:, :2])
-
-
-def test_the_chosen_skeleton_learns_from_more_pieces() -> None:
-    """A line of the true order that has seen one piece follows others, too, once it has learned from them."""
-    inputs = [driven(seed, 128) for seed in range(3)]
-    outputs = [resonant(c) for c in inputs]
-    few = Recordings.of(outputs[:1], inputs[:1])
-    more = Recordings.of(outputs, inputs).whole()
-    assert not more.holds_back and few.holds_back
-    (found,) = linear_search.linear_models(few, [3])
-    learned = skeleton_search.refined(found, few, more)
-    assert learned.fit.states.shape == (3, 128, 3) and np.shape(learned.problem.guess.initial) == (3, 3)
-    assert learned.error == pytest.approx(more.error(learned.fit.states)) and learned.error < 0.1
 
 
 def test_bands_are_widened_by_what_the_errors_say() -> None:

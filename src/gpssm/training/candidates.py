@@ -24,9 +24,9 @@ _MANY = 320  # parameters, from which on half of the calls must do
 _HELD = 0.25  # share of every recording that is held back
 _LEAST_HELD = 20  # samples; with fewer nothing can be learned from holding them back
 _LEAST_LEARNED = 40
-LONG, LONGEST = 8192, 32768
-"""Samples of all recordings from which on candidates see some pieces of them only; and the chosen one in the end."""
-_PIECE, _TIMES = (1024, 8192), 8  # samples of a piece: so many times as long as an output takes to become another
+# Samples of all recordings from which on candidates see some pieces of them only, and the samples of a piece: this many
+# times as long as an output takes to become another, within limits.
+_LONG, _PIECE, _TIMES = 8192, (1024, 8192), 8
 _SHARE = 0.01  # of the variance of a move that is noise at first, where outputs hardly move
 _SLOW = 500  # samples that it takes an output to become another
 
@@ -54,13 +54,10 @@ class Recordings(NamedTuple):
         return cls(stack(outputs, longest, np.nan), stack(inputs, longest, 0.0), lengths, cuts, slow)
 
     @classmethod
-    def standardised(cls, outputs: list[NDArray], inputs: list[NDArray], most: int = LONG) -> "Recordings":
-        """From recordings (T_i, dy) and (T_i, dc) in the user's units, or pieces of `most` samples in all.
-
-        The end of each is held back.
-        """
+    def standardised(cls, outputs: list[NDArray], inputs: list[NDArray]) -> "Recordings":
+        """From recordings (T_i, dy) and (T_i, dc) in the user's units, or pieces; the end of each is held back."""
         (y_shift, y_scale), (c_shift, c_scale) = moments(outputs), moments(inputs)
-        outputs, inputs = pieces(outputs, inputs, most)
+        outputs, inputs = pieces(outputs, inputs)
         return cls.of([(y - y_shift) / y_scale for y in outputs], [(c - c_shift) / c_scale for c in inputs])
 
     @property
@@ -72,10 +69,6 @@ class Recordings(NamedTuple):
     def output_dim(self) -> int:
         """dy."""
         return int(self.outputs.shape[2])
-
-    def whole(self) -> "Recordings":
-        """The same, nothing held back."""
-        return self._replace(cuts=self.lengths)
 
     def early(self) -> tuple[list[NDArray], list[NDArray]]:
         """Outputs and inputs without what is held back."""
@@ -103,14 +96,14 @@ def held_back(lengths: tuple[int, ...]) -> tuple[int, ...]:
     return cuts if enough else lengths
 
 
-def pieces(outputs: list[NDArray], inputs: list[NDArray], most: int = LONG) -> tuple[list[NDArray], list[NDArray]]:
-    """Recordings as they are; of more than `most` samples a few pieces.
+def pieces(outputs: list[NDArray], inputs: list[NDArray]) -> tuple[list[NDArray], list[NDArray]]:
+    """Recordings as they are; of more than some thousand samples a few pieces.
 
     Half of them evenly spread, the first among them; the others are those whose outputs go furthest: what was not seen
     of a nonlinear system where it seldom is makes the largest errors. What a simulation of the pieces takes does not
     grow with the recordings.
     """
-    if sum(map(len, outputs)) <= most:
+    if sum(map(len, outputs)) <= _LONG:
         return outputs, inputs
     size = int(np.clip(_TIMES * max(map(memory, outputs)), *_PIECE))
     cuts = [
@@ -118,7 +111,7 @@ def pieces(outputs: list[NDArray], inputs: list[NDArray], most: int = LONG) -> t
         for y, c in zip(outputs, inputs, strict=True)
         for start in range(0, max(1, len(y) - size + 1), size)
     ]
-    count, (centre, scale) = most // size, moments(outputs)
+    count, (centre, scale) = _LONG // size, moments(outputs)
     reach = [np.max(np.abs(np.nan_to_num(y - centre) / scale)) for y, _ in cuts]
     even = np.linspace(0, len(cuts) - 1, -(-count // 2)).round().astype(int)
     chosen = list(dict.fromkeys([*even, *np.argsort(reach)[::-1]]))[:count]
@@ -162,11 +155,7 @@ class Candidate(NamedTuple):
 
 
 def fit_all(
-    problems: list[SkeletonProblem],
-    data: Recordings,
-    calls: int,
-    fits: list[SkeletonFit] | None = None,
-    side_by_side: int = SIDE_BY_SIDE,
+    problems: list[SkeletonProblem], data: Recordings, calls: int, fits: list[SkeletonFit] | None = None
 ) -> list[SkeletonFit]:
     """Iterations of all problems side by side; from where `fits` ended, if they are given."""
     count = len(problems)
@@ -177,7 +166,7 @@ def fit_all(
         problems = [p._replace(guess=f.skeleton) for p, f in zip(problems, fits, strict=True)]
         dampings = [f.damping for f in fits]
     # As many as every other call has: another number would be compiled for itself.
-    padding = -count % side_by_side
+    padding = -count % SIDE_BY_SIDE
     padded = [*zip(problems, dampings, strict=True), *[(problems[-1], dampings[-1])] * padding]
     stacked, damping = jax.tree.map(lambda *parts: np.stack(parts), *padded)
     outputs, inputs = data.learned(), data.inputs

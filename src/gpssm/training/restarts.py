@@ -19,7 +19,7 @@ from gpssm.plumbing.validation import Recording
 from gpssm.posteriors.calibration import independent
 from gpssm.posteriors.posterior import Posterior
 from gpssm.training import skeleton_search
-from gpssm.training.candidates import LONGEST, Candidate, Recordings, held_back
+from gpssm.training.candidates import Candidate, Recordings, held_back
 from gpssm.training.linear_search import best_linear_models
 from gpssm.training.optimiser import Diverged
 from gpssm.training.problem import Problem, Specification
@@ -94,16 +94,14 @@ class Restarts:
             pair = 2 * self.method.schedule.chunk
             return pair * max(1, round(share * self.method.schedule.max_steps / pair))
 
-        def learn(
-            candidate: Candidate, of: Recordings, share: float, outputs: list[np.ndarray], number: int, label: str
-        ) -> Posterior:
+        def learn(candidate: Candidate, share: float, outputs: list[np.ndarray], number: int, label: str) -> Posterior:
             steps = steps_of(share)
             schedule = self.method.schedule._replace(
                 learning_rate=_INFORMED_RATE * self.method.schedule.learning_rate,
                 max_steps=steps,
                 decay_steps=steps // 2,
             )
-            problem = self._informed(candidate, of, outputs)
+            problem = self._informed(candidate, data, outputs)
             trials_left = len(candidates) - 1 - number
             later = trials_left * steps_of(trial_share) + steps_of(final_share) if label else 0
             monitor = self.monitor._replace(later=later)
@@ -113,20 +111,20 @@ class Restarts:
                 return posterior
             return replace(posterior, model=skeleton_search.stable_mean(posterior.model))
 
-        def itself(candidate: Candidate, of: Recordings, outputs: list[np.ndarray]) -> Posterior:
-            return self.method.untrained(self._informed(candidate, of, outputs), self._key(0))
+        def itself(candidate: Candidate, outputs: list[np.ndarray]) -> Posterior:
+            return self.method.untrained(self._informed(candidate, data, outputs), self._key(0))
 
         cuts = held_back(lengths)
         if cuts == lengths:
-            return learn(candidates[0], data, final_share, ys, 0, "")
+            return learn(candidates[0], final_share, ys, 0, "")
         kept = [np.where(np.arange(len(y))[:, None] < n, y, np.nan) for y, n in zip(ys, cuts, strict=True)]
         trials: list[Trial] = []
         for number, candidate in enumerate(candidates):
             if data.slow:
-                posterior = itself(candidate, data, kept)
+                posterior = itself(candidate, kept)
                 trials.append(Trial(candidate, posterior, Validation.of(posterior, kept, self.problem, cuts), True))
             try:
-                posterior = learn(candidate, data, trial_share, kept, number, _label(number, len(candidates)))
+                posterior = learn(candidate, trial_share, kept, number, _label(number, len(candidates)))
             except Diverged:
                 continue  # a skeleton that explodes as soon as there is noise
             trials.append(Trial(candidate, posterior, Validation.of(posterior, kept, self.problem, cuts), False))
@@ -137,13 +135,9 @@ class Restarts:
         chosen = trials[best_validated([trial.validation for trial in trials])]
         if self.monitor.interruption.requested:
             return chosen.widened()
-        everything = Recordings.standardised(ys, self.problem.inputs, LONGEST).whole()._replace(slow=data.slow)
-        refined = skeleton_search.refined(chosen.candidate, data, everything)
+        refined = skeleton_search.refined(chosen.candidate, data)
         try:
-            if chosen.itself:
-                final = itself(refined, everything, ys)
-            else:
-                final = learn(refined, everything, final_share, ys, len(candidates), "")
+            final = itself(refined, ys) if chosen.itself else learn(refined, final_share, ys, len(candidates), "")
         except Diverged:
             return chosen.widened()
         if is_worse(Validation.of(final, ys, self.problem, cuts), chosen.validation):
@@ -161,7 +155,7 @@ class Restarts:
         if with_linear:
             data = Recordings.standardised(ys, cs)
             linear = min(self._linear(data), key=lambda c: c.error)
-            informed = self._informed(skeleton_search.refined(linear, data, data.whole()), data, ys)
+            informed = self._informed(skeleton_search.refined(linear, data), data, ys)
             problems.append(replace(informed, windows=problem.windows))
         longest = max(range(len(ys)), key=lambda i: len(ys[i]))
         found: list[Restart] = []

@@ -25,8 +25,8 @@ NDArray = np.ndarray
 
 _MOST = 24  # guesses; the first is at the linear model
 _EFFORT = 2.2e8  # samples times squares of parameters that all groups of guesses may add up to
-# Calls: for all guesses, for the best of them, and when the held-back samples have joined, or other pieces.
-_FIRST, _THEN, _REFINED, _ELSEWHERE = 2, 4, 2, 6
+# Calls: for all guesses, for the best of them, and when the held-back samples have joined.
+_FIRST, _THEN, _REFINED = 2, 4, 2
 _TRIALS, _BEHIND = 3, 2.0  # candidates that are tried, and times the least error with which one is
 
 # Initial values and widths of the priors, in standard deviations of states and inputs.
@@ -171,29 +171,17 @@ def worth_a_trial(skeletons: list[Candidate], linear: list[Candidate]) -> list[C
     return sorted(chosen, key=lambda c: c.error)
 
 
-def refined(candidate: Candidate, data: Recordings, everything: Recordings) -> Candidate:
-    """The same skeleton after further iterations, with the samples that were held back, or with more pieces."""
+def refined(candidate: Candidate, data: Recordings) -> Candidate:
+    """The same skeleton after further iterations, with the samples that were held back."""
     if not data.holds_back:
         return candidate
+    whole = data._replace(cuts=data.lengths)
     if candidate.kind == "one step":
         order = int(np.sum(np.any(candidate.fit.states != 0, axis=(0, 1))))
-        return resized(one_step_model(everything, order), candidate.order)
-    problem, fit, calls, side_by_side = candidate.problem, candidate.fit, _REFINED, SIDE_BY_SIDE
-    if everything.lengths != data.lengths:  # another program in any case: one that does this alone
-        (problem, fit), calls, side_by_side = _elsewhere(problem, fit, everything), _ELSEWHERE, 1
-    (fit,) = fit_all([problem], everything, calls, [fit], side_by_side)
-    more = rated(problem, fit, everything, candidate.kind)
-    return more if candidate.kind == "gp" else stabilised(more, everything)
-
-
-def _elsewhere(problem: SkeletonProblem, fit: SkeletonFit, data: Recordings) -> tuple[SkeletonProblem, SkeletonFit]:
-    """The same for other recordings, whose initial states are the first outputs."""
-    count, dx = len(data.lengths), len(fit.skeleton.linear)
-    initial = np.zeros((count, dx))
-    initial[:, : data.output_dim] = [subspace.fill(y)[0] for y in data.outputs]
-    guess, centre = (part._replace(initial=initial) for part in (problem.guess, problem.centre))
-    width = problem.width._replace(initial=np.tile(problem.width.initial[:1], (count, 1)))
-    return SkeletonProblem(guess, centre, width), fit._replace(skeleton=fit.skeleton._replace(initial=initial))
+        return resized(one_step_model(whole, order), candidate.order)
+    (fit,) = fit_all([candidate.problem], whole, _REFINED, [candidate.fit])
+    more = rated(candidate.problem, fit, whole, candidate.kind)
+    return more if candidate.kind == "gp" else stabilised(more, whole)
 
 
 # --- models initialised from a skeleton ---------------------------------------------------
