@@ -112,22 +112,28 @@ class Restarts:
             return replace(posterior, model=skeleton_search.stable_mean(posterior.model))
 
         def itself(candidate: Candidate, outputs: list[np.ndarray]) -> Posterior:
-            return self.method.untrained(self._informed(candidate, data, outputs), self._key(0))
+            posterior = self.method.untrained(self._informed(candidate, data, outputs), self._key(0))
+            posterior.history.messages.append(_ITSELF)
+            posterior.history.planned = True
+            return posterior
 
         cuts = held_back(lengths)
         if cuts == lengths:
             return learn(candidates[0], final_share, ys, 0, "")
         kept = [np.where(np.arange(len(y))[:, None] < n, y, np.nan) for y, n in zip(ys, cuts, strict=True)]
         trials: list[Trial] = []
+
+        def tried(candidate: Candidate, posterior: Posterior, *, itself: bool) -> None:
+            trials.append(Trial(candidate, posterior, Validation.of(posterior, kept, self.problem, cuts), itself))
+
         for number, candidate in enumerate(candidates):
             if data.slow:
-                posterior = itself(candidate, kept)
-                trials.append(Trial(candidate, posterior, Validation.of(posterior, kept, self.problem, cuts), True))
+                tried(candidate, itself(candidate, kept), itself=True)
             try:
                 posterior = learn(candidate, trial_share, kept, number, _label(number, len(candidates)))
             except Diverged:
                 continue  # a skeleton that explodes as soon as there is noise
-            trials.append(Trial(candidate, posterior, Validation.of(posterior, kept, self.problem, cuts), False))
+            tried(candidate, posterior, itself=False)
             if self.monitor.interruption.requested:
                 break
         if not trials:
@@ -225,9 +231,6 @@ class Trial(NamedTuple):
 
     def widened(self) -> Posterior:
         """The fit, with bands as wide as that end says."""
-        if self.itself:
-            self.posterior.history.messages.append(_ITSELF)
-            self.posterior.history.planned = True
         return widened(self.posterior, self.validation.widening)
 
 
