@@ -25,7 +25,7 @@ def test_help_is_quick_and_does_not_load_jax() -> None:
     assert result.returncode == 0 and "reproduce" in result.stdout and "demo" in result.stdout
     assert os.times().children_user - before < 3  # half a second
     code = "import sys, gpssm.cli.main; assert not {'jax', 'matplotlib'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_version() -> None:

@@ -622,7 +622,7 @@ class Terminal:
         self.process.send_signal(number)
         while self._read():
             pass
-        out, _ = self.process.communicate(timeout=60)
+        out, _ = self.process.communicate(timeout=300)
         os.close(self.screen)
         return self.process.returncode, out.decode()
 

@@ -373,4 +373,4 @@ print(data.outputs.shape, [*data.outputs[-1], *data.inputs[-1]] == theirs[-1], *
 
 def test_importing_is_light() -> None:
     code = "import sys, gpssm.datasets; assert not {'jax', 'pooch', 'scipy', 'pandas'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

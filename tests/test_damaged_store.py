@@ -167,7 +167,7 @@ def test_only_leftovers_of_its_own_are_deleted(tmp_path: Path) -> None:
 def paper(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(SCRIPT), "reproduce", *map(str, arguments)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, env=os.environ | environment
+        command, capture_output=True, text=True, timeout=300, check=False, env=os.environ | environment
     )
 
 
@@ -218,7 +218,7 @@ def test_a_worker_of_a_cluster_opens_no_file_that_others_can_put_there(tmp_path:
     ]  # fmt: skip
     told = [worker.stdout.readline().split() for worker in workers if worker.stdout is not None]
     for worker in workers:
-        worker.communicate("\n", timeout=30)
+        worker.communicate("\n", timeout=300)
     assert sorted(told) == [["1", str(core)] for core in cores]
     assert precious.read_text() == "mine"
 

@@ -452,7 +452,7 @@ def test_split_leaves_two_rows_on_either_side(length: int, fraction: float) -> N
 def command(*arguments: str, data: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "gpssm", "datasets", *arguments],
-        capture_output=True, text=True, timeout=60, check=False, env=os.environ | {"GPSSM_DATA": str(data)},
+        capture_output=True, text=True, timeout=300, check=False, env=os.environ | {"GPSSM_DATA": str(data)},
     )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ class Script:
         self.process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
         self.said = ""
 
-    def wait_for(self, text: str, seconds: float = 30.0) -> float:
+    def wait_for(self, text: str, seconds: float = 300.0) -> float:
         """Seconds until it was said."""
         began = time.monotonic()
         assert self.process.stderr is not None

@@ -20,16 +20,13 @@ from gpssm.models.neural import ResidualTransition
 from gpssm.online.augmented import Hypotheses
 from gpssm.online.oenvi import method as module
 from gpssm.online.oenvi.state import OEnVIHyper, OEnVIState
-from gpssm.online.stream import Estimate, Stream
+from gpssm.online.stream import Stream
 from gpssm.plumbing.precision import double_precision
+from live import learn
 
 NDArray = np.ndarray
 SMALL = {"num_inducing": 8, "num_members": 10, "trial": 30}
 HORIZON, PATHS = 3, 4000  # of the forecasts of one stream: compiled once
-
-
-def learn(stream: Stream, outputs: NDArray, inputs: NDArray | None = None) -> list[Estimate]:
-    return [stream.learn_one(y, None if inputs is None else inputs[t]) for t, y in enumerate(outputs)]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ def run_without(module: str, *arguments: str, cwd: Path) -> subprocess.Completed
         "from gpssm.__main__ import main; main()"
     )
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, cwd=cwd
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False, cwd=cwd
     )
 
 

@@ -263,7 +263,7 @@ def test_the_plan_of_the_recordings() -> None:
 def command(*arguments: str, data: Path = PUBLISHED) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "gpssm", "reproduce", "recordings", *arguments],
-        capture_output=True, text=True, timeout=120, check=False, env=os.environ | {"GPSSM_DATA": str(data)},
+        capture_output=True, text=True, timeout=300, check=False, env=os.environ | {"GPSSM_DATA": str(data)},
     )  # fmt: skip
 
 

@@ -240,7 +240,7 @@ def look(report: Path, profile: Path) -> tuple[list[int], str]:
         f"--user-data-dir={profile}", copy.as_uri(),
     ]  # fmt: skip
     environment = os.environ | {"HOME": str(profile)}
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=environment)
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=environment)
     copy.unlink()
     widths = json.loads(html.unescape(re.findall(r"<title>(.*?)</title>", shown.stdout)[0]))
     return widths, "\n".join(line for line in shown.stderr.splitlines() if "CONSOLE" in line)

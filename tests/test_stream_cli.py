@@ -49,7 +49,7 @@ Stream = Callable[..., subprocess.CompletedProcess[str]]
 def stream(*arguments: object, text: str = "") -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, with `text` for its standard input."""
     command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, input=text, capture_output=True, timeout=120, check=False, text=True)
+    return subprocess.run(command, input=text, capture_output=True, timeout=300, check=False, text=True)
 
 
 @pytest.fixture
@@ -326,7 +326,7 @@ def test_a_signal_while_waiting_for_a_line(begin: Begin, tmp_path: Path, number:
     assert not file.exists()
     time.sleep(0.2)
     process.send_signal(number)
-    assert process.wait(timeout=20) == code
+    assert process.wait(timeout=300) == code
     out, err = process.communicate()
     assert out == b"" and err.startswith(b"gpssm: 7 sample(s) learned, 0 skipped")
     resumed = stream("--checkpoint", file, text='{"y": 1}')
@@ -343,7 +343,7 @@ def test_a_signal_while_starting(begin: Begin, tmp_path: Path) -> None:
     while not caught & 1 << (signal.SIGTERM - 1):
         caught = int(status.read_text().partition("SigCgt:")[2].split()[0], 16)
     process.terminate()
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (0, b"") and err.startswith(b"gpssm: 0 sample(s) learned")
     assert not list(tmp_path.iterdir())
 
@@ -361,7 +361,7 @@ def test_a_signal_while_nobody_reads(begin: Begin, tmp_path: Path) -> None:
         time.sleep(1.5)
         seen, now = now, file.stat().st_mtime_ns if file.exists() else 0
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=300) == 0
     out, err = process.communicate()
     printed = len(out.splitlines())
     assert 100 < printed < 1000 and f"{printed + 1} sample(s) learned" in err.decode()
@@ -379,7 +379,7 @@ def test_a_reader_that_goes_away(begin: Begin, tmp_path: Path, together: bool) -
     process.stdout.readline()
     process.stdout.close()
     with patch.object(process, "stdout", None):
-        _, err = process.communicate(data[len(data) // 2 :], timeout=20)
+        _, err = process.communicate(data[len(data) // 2 :], timeout=300)
     assert process.returncode == 0 and file.exists()
     if not together:
         assert err.count(b"\n") == 1 and b"sample(s) learned, 0 skipped" in err
@@ -405,7 +405,7 @@ def test_a_disk_that_fails_is_said_once_and_tried_again(begin: Begin, tmp_path: 
     assert b"does not exist" in process.stderr.readline()
     away.rename(place)
     send(3)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=300)
     reports = err.decode().splitlines()
     assert process.returncode == 0 and len(reports) == 2
     assert reports[0] == f"gpssm: checkpoint: {str(place / 'c')!r} could be written again."
@@ -421,7 +421,7 @@ def test_an_end_without_its_checkpoint_is_not_a_success(begin: Begin, tmp_path: 
     process.stdin.flush()
     process.stdout.readline()
     shutil.rmtree(place)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 1 and b"checkpoint: cannot write" in err and err.count(b"\n") == 2
 
 

@@ -76,19 +76,19 @@ class Learner:
         )  # fmt: skip
         _started.append(self.process)
 
-    def wait(self, published: int, seconds: float = 120) -> None:
+    def wait(self, published: int, seconds: float = 300) -> None:
         """Until there are so many estimates and nothing is left to acknowledge."""
         self.wait_for(lambda: self.client.xlen("estimates") >= published, seconds)
         self.wait_for(lambda: bench.consumed(self.client, "sensors", "g"), seconds)
 
-    def wait_for(self, condition: Any, seconds: float = 120) -> None:
+    def wait_for(self, condition: Any, seconds: float = 300) -> None:
         bench.wait_until(lambda: condition() or self.process.poll() is not None, seconds)
         assert self.process.poll() is None, self.process.communicate()
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, list[str]]:
         """Exit code and what was said."""
         self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=120)
+        out, err = self.process.communicate(timeout=300)
         assert out == b""
         return self.process.returncode, err.decode().splitlines()
 
@@ -355,7 +355,7 @@ def test_a_stream_that_is_filled_again_while_it_is_read(redis: Any, tmp_path: Pa
         if with_group:
             together.xgroup_create("sensors", "g", id="0")
         together.execute()
-    _, err = learner.process.communicate(timeout=30)
+    _, err = learner.process.communicate(timeout=300)
     said = err.decode().splitlines()
     assert learner.process.returncode == 2 and "5 sample(s) learned, 0 skipped" in said[-1]
     assert said[-2].startswith("gpssm: checkpoint: it is at message 1005-0, and 'sensors' ")
@@ -560,7 +560,7 @@ def test_a_paused_learner_whose_lock_runs_out(redis: Any, tmp_path: Path, taken:
     before = (tmp_path / "c").read_bytes()
     learner.process.send_signal(signal.SIGCONT)
     send(redis, walk(5), first=11)
-    _, err = learner.process.communicate(timeout=30)
+    _, err = learner.process.communicate(timeout=300)
     assert learner.process.returncode == 1 and (tmp_path / "c").read_bytes() == before and pending in (0, 5)
     assert f"was taken over by process {other.process.pid} on " in err.decode().splitlines()[0]
     other.wait(15)
@@ -612,7 +612,7 @@ def test_a_password_in_the_environment(
     _started.append(process)
     bench.wait_until(lambda: redis.xlen("estimates") == 3, 30)
     process.terminate()
-    assert b"3 sample(s) learned" in process.communicate(timeout=30)[1] and process.returncode == 0
+    assert b"3 sample(s) learned" in process.communicate(timeout=300)[1] and process.returncode == 0
 
 
 @needs_server
