@@ -1,4 +1,4 @@
-"""Everything in docs/first_forecast.md is run, and says what the page says, but for digits."""
+"""Everything in docs/start.md is run, and says what the page says, but for digits."""
 
 import csv
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[1] / "docs" / "first_forecast.md"
+PAGE = Path(__file__).parents[1] / "docs" / "start.md"
 
 
 def without_digits(text: str) -> list[str]:
