@@ -194,7 +194,7 @@ def _check_steps(ids: list[str], times: list[Times | None]) -> None:
 
 
 def columns(path: PathType) -> list[str]:
-    """The names of a file's columns; "0", "1", ... if it has none.
+    """The names of the columns of the csv file at `path`; "0", "1", ... if it has none.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -209,6 +209,10 @@ def to_csv(path: PathType, columns: Mapping[str, NDArray]) -> None:
     r"""Write vectors (T,) as the columns of a file: a row of names, then full precision, NaN as an empty cell.
 
     The file is whole or absent, whatever happens meanwhile.
+
+    Args:
+        path: of the file; one that is there is replaced.
+        columns: the vectors (T,) by the names of their columns, in any unit.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:

@@ -255,14 +255,14 @@ class GPMethod(StateSpaceMethod):
     Args:
         num_inducing: inducing points of each state dimension's GP; by default 20, or 40 for recordings of more than
             8000 samples.
-        kernel: covariance function; given a length scale per input automatically. Its initial values
-            are relative to the standard deviations of states and inputs.
+        kernel: covariance function, by default `RBF()`; given a length scale per input automatically. Its initial
+            length scales are in standard deviations of states and inputs, its variance in variances of the states.
         mean: mean function of the transition: `"linear"` (learned, initialised by least squares),
             `"identity"`, `"zero"` (the average of the data), or a function of `[x, c]`
-            (n, dx + dc), in your units and made of JAX operations.
+            (n, dx + dc), in units of the states and inputs, made of JAX operations.
         mixed: mix the GPs by a learned matrix, so that the dimensions of f depend on each other (the
             linear model of coregionalisation).
-        inducing_rate: learning rate of the inducing inputs, relative to the others.
+        inducing_rate: learning rate of the inducing inputs, a factor on the common one.
     """
 
     num_inducing: int | None = None
