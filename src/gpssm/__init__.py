@@ -5,6 +5,7 @@ no global setting: no precision flag, no thread or core affinity; and no cache o
 environment variable `GPSSM_CACHE` asks for it.
 """
 
+import logging
 from typing import TYPE_CHECKING
 
 from gpssm.methods.registry import METHODS, ONLINE
@@ -32,6 +33,7 @@ _HOMES = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values()
 }
 _SUBMODULES = ("datasets", "filters", "gp", "models", "methods", "experiments", "evaluation", "metrics", "plots")
 
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # whoever wants to read what is logged says where
 _cache_of_environment(default="0")
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,8 @@ from gpssm.datasets.time_grid import Regular, Rows, regular
 from gpssm.errors import DataWarning, InvalidInput
 from gpssm.plumbing.atomic import write_atomically
 from gpssm.plumbing.times import Times
+
+logger = logging.getLogger(__name__)
 
 NDArray = np.ndarray
 Paths = list[str] | list[Path] | list[PathType] | tuple[PathType, ...]
@@ -142,6 +145,7 @@ def from_csv(
     used = {*output_columns, *input_columns, *id_columns}
     groups = [_recordings(table, id_columns) for table in tables]
     time_columns, notes = find_clock(first, time, used, list(groups[0].values()))
+    logger.info("%s: times are in %s", first.file, listing([first.names[j] for j in time_columns]) or "no column")
     check_used_once(first, outputs=output_columns, inputs=input_columns, id=id_columns, time=time_columns)
     if resample is not None and not time_columns:
         raise InvalidInput(f"resample: got {resample!r}, but no column of times was found; expected its name as time.")

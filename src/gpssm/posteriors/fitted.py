@@ -360,7 +360,7 @@ class Fitted(ABC):
         seed: int = 0,
         calibrated: bool = True,
     ) -> Iterator[Forecast]:
-        """What `ahead` joins, stretch after stretch; `inputs`, `state`, `num_paths`, `seed` and `calibrated` as there."""
+        """What `ahead` joins, stretch after stretch; `inputs`, `state`, `num_paths`, `seed`, `calibrated` as there."""
         recent = self.recent_inputs if state is None else state.recent_inputs
         c = self.scaling.standardise_inputs(with_past(inputs, self.input_lags, recent))
         times = _times_after(self.end if state is None else state)
