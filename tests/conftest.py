@@ -113,6 +113,20 @@ def central_differences() -> Callable[..., np.ndarray]:
     return gradient
 
 
+@pytest.fixture(scope="session")
+def installed_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` of an environment of its own, into which the wheel was installed with all extras; for slow tests.
+
+    Call what is in it with `env=stranger.environment()`, from a directory that is not the project's.
+    """
+    import stranger
+
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # one for all workers
+    (shared / "wheel").mkdir(exist_ok=True)
+    return stranger.install(shared / "wheel")
+
+
 @pytest.fixture
 def stream_here(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory

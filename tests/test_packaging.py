@@ -1,14 +1,19 @@
 """What is installed, with which extras, and what a command says that lacks one."""
 
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 import gpssm
+from gpssm.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -78,3 +83,77 @@ def test_the_source_archive_is_what_is_tracked() -> None:
     assert {name for name in tracked if packed.match_file(name)} == tracked
     for name in ("notes.txt", "model.gpssm", "tests/data.csv", "src/gpssm/secret.env", "results/plan.json", "a/b.py"):
         assert not packed.match_file(name)
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    assert f"\nversion: {gpssm.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    newest = next(line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## "))
+    assert newest.split()[1] == gpssm.__version__
+
+
+def run_check(program: str, *arguments: str) -> None:
+    """A linter of the development environment, which is there wherever `make test` has made that."""
+    path = shutil.which(program, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if path is None:
+        pytest.skip(f"{program} is not installed")
+    result = subprocess.run([path, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_citation_is_one() -> None:
+    run_check("check-jsonschema", "--builtin-schema", "vendor.citation-file-format", "CITATION.cff")
+
+
+WORKFLOWS = sorted(map(str, (ROOT / ".github" / "workflows").glob("*.yml")))
+
+
+def test_workflows_are_workflows() -> None:
+    assert WORKFLOWS
+    run_check("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *WORKFLOWS)
+
+
+def test_every_supported_python_is_tested_before_a_release() -> None:
+    yaml = pytest.importorskip("yaml")
+    tested, released = (
+        yaml.safe_load((ROOT / ".github/workflows" / f"{n}.yml").read_text()) for n in ("test", "release")
+    )
+    versions = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["project"]["classifiers"]))
+    assert tested["jobs"]["test"]["strategy"]["matrix"]["python"] == versions
+    lowest, highest = (tuple(map(int, version.split("."))) for version in (versions[0], versions[-1]))
+    assert PROJECT["project"]["requires-python"] == f">={lowest[0]}.{lowest[1]},<{highest[0]}.{highest[1] + 1}"
+    jobs = released["jobs"]
+    assert jobs["test"]["uses"].endswith("/test.yml") and jobs["build"]["needs"] == "test"
+    assert jobs["publish"]["needs"] == "build"
+
+
+def test_only_the_job_that_publishes_may_do_anything() -> None:
+    """It has no password, and none of our code runs in it."""
+    yaml = pytest.importorskip("yaml")
+    for file in WORKFLOWS:
+        workflow = yaml.safe_load(Path(file).read_text())
+        assert workflow["permissions"] in ({}, {"contents": "read"})
+        for name, job in workflow["jobs"].items():
+            allowed = {"id-token": "write"} if name == "publish" else {"contents": "read"}
+            assert job.get("permissions", allowed) == allowed
+            if name == "publish":
+                assert job["environment"] == "pypi" and not any("run" in step for step in job["steps"])
+
+
+def test_the_image_is_built_as_it_should_be() -> None:
+    run_check("hadolint", "Dockerfile")
+
+
+def test_the_image_is_built_from_what_is_sent() -> None:
+    sent = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert sorted(" ".join(copied).split()) == sorted(sent) and all((ROOT / name).exists() for name in sent)
+    needed = {PROJECT["project"]["readme"], *PROJECT["project"]["license-files"], "pyproject.toml", "src"}
+    assert set(sent) == needed
+
+
+def test_the_image_starts_a_command_that_there_is() -> None:
+    words = re.search(r"^CMD (\[.*\])$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert words is not None
+    command, *arguments = json.loads(words[1])
+    context = get_command(app).commands[command].make_context(command, arguments)
+    assert context.params["target"] == "estimates" and context.params["checkpoint"] == Path("/data/live.gpssm")

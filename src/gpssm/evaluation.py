@@ -83,7 +83,7 @@ class Scored(NamedTuple):
 
     @classmethod
     def of(cls, pieces: Iterable[NDArray], truth: NDArray) -> "Scored":
-        """The scores of paths (p, h, dy) that come a few steps after the other, for all `truth` (h, dy)."""
+        """The scores of paths (p, h, dy) that come in `pieces`, one after the other, for all `truth` (h, dy)."""
         found, counts, done = [], [], 0
         for piece in _together(pieces):
             y = truth[done : done + piece.shape[1]]
@@ -101,7 +101,7 @@ class Scored(NamedTuple):
 
 
 def without_error(samples: NDArray) -> int | None:
-    """The first step, from 1, at which paths (p, h, dy) are infinite, or their squares are; None if there is none.
+    """The first step, from 1, at which `samples` (p, h, dy) are infinite, or their squares are; None if there is none.
 
     >>> without_error(np.array([[[1.0], [1e200]], [[1.0], [1.0]]]))
     2
@@ -160,8 +160,12 @@ def score_free_run(
     """The scores of what `free_run` returns, of which a few steps at a time are kept.
 
     Args:
-        fitted, inputs, state, num_paths, seed: as in `free_run`.
+        fitted: the model.
         outputs: (T, dy) what was observed, NaN where a value is missing.
+        inputs: (T, dc), if the model has any.
+        state: to start from; the end of the training recording by default.
+        num_paths: number of sample paths.
+        seed: of the draws.
 
     >>> from gpssm import LastValue
     >>> score_free_run(LastValue().fit(np.array([[1.0], [2.0], [2.0]])), np.array([[2.0], [3.0]])).diverged is None
@@ -215,7 +219,16 @@ def score_blocks(
     num_paths: int = 500,
     seed: int = 0,
 ) -> Scored:
-    """The scores of what `blocks` returns, of which a few are kept at a time; arguments as there.
+    """The scores of what `blocks` returns, of which a few are kept at a time.
+
+    Args:
+        fitted: the model.
+        outputs: (T, dy) what was observed, NaN where a value is missing.
+        inputs: (T, dc), if the model has any.
+        length: samples in a block.
+        state: to start from; the end of the training recording by default.
+        num_paths: number of sample paths.
+        seed: of the draws.
 
     >>> from gpssm import ARX
     >>> y = np.sin(0.3 * np.arange(150))[:, None]

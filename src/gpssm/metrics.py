@@ -99,7 +99,12 @@ def coverage(samples: Any, truth: Any, level: float = 0.9) -> float:
 
 
 def inside(samples: Any, truth: Any, level: float = 0.9) -> Float[NDArray, "h dy"]:
-    """Which numbers of `truth` (h, dy) are inside the intervals of `coverage`: 1, or 0, or NaN where `truth` is.
+    """Which numbers are inside the intervals of `coverage`: 1, or 0, or NaN where `truth` is.
+
+    Args:
+        samples: (p, h, dy) sample paths.
+        truth: (h, dy) what was observed, NaN where a value is missing.
+        level: share of the paths that an interval holds, between 0 and 1.
 
     >>> inside([[0.0, 2.0], [1.0, 3.0], [2.0, 4.0]], [1.0, 5.0], level=0.5)[:, 0].tolist()
     [1.0, 0.0]

@@ -356,7 +356,7 @@ def calibration(pits: Mapping[str, NDArray], *, names: tuple[str, ...] = (), ax:
 
 
 def literal(text: str) -> str:
-    """A user's words as matplotlib draws them as they are: a dollar sign would start a formula.
+    """A user's words, `text`, as matplotlib draws them as they are: a dollar sign would start a formula.
 
     >>> len(literal("price [$]")) - len("price [$]")
     1
@@ -402,7 +402,7 @@ def _places(times: Times | None, length: int, first: int = 1) -> Any:
 
 
 def border(times: Times | None, step: int = 0) -> Any:
-    """On the axis of a forecast, between what comes before a step, from 0, and that.
+    """On the axis of a forecast, which has these `times`, between what comes before `step`, from 0, and that.
 
     >>> border(None), float(border(Times(10.0, 2.0), 3))
     (0.5, 15.0)

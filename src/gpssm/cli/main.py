@@ -8,17 +8,25 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from gpssm import __version__
-from gpssm.cli.options import COMMANDS, with_options
+from gpssm.cli import logs
+from gpssm.cli.options import COMMANDS, told, with_options
 from gpssm.cli.reproduce import app as reproduce
 from gpssm.errors import InvalidInput
 from gpssm.parallel import runtime
 from gpssm.plumbing.interruption import INTERRUPTED, listening
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Learn nonlinear dynamical systems from noisy time series, with honest uncertainty.",
+    **told(
+        """Learn nonlinear dynamical systems from noisy time series, with honest uncertainty.
+
+        Example:
+            gpssm compare recording.csv --outputs y --inputs u
+            gpssm --verbose fit recording.csv --outputs y --inputs u -o model.gpssm
+            gpssm forecast model.gpssm --inputs future.csv -o forecast.csv
+        """
+    ),
 )
 app.add_typer(reproduce, name="reproduce")
 
@@ -67,7 +75,20 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "--verbose",
+            "-v",
+            count=True,
+            show_default=False,
+            metavar="",
+            help="Say on standard error what is chosen, found and compiled, and why; twice for every step. Before the "
+            "command.",
+        ),
+    ] = 0,
 ) -> None:
+    logs.show(verbose)
     runtime.prepare()
 
 
@@ -78,7 +99,7 @@ def _add(options: type[Any]) -> None:
     def call(**given: Any) -> None:
         importlib.import_module(f"gpssm.cli.{name}").run(options(**given))
 
-    app.command(name, help=inspect.getdoc(options))(with_options(call, inspect.signature(options)))
+    app.command(name, **told(options.__doc__))(with_options(call, inspect.signature(options)))
 
 
 for _command in COMMANDS:

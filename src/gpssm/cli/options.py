@@ -1,15 +1,17 @@
 """The arguments of every command, each written once: what `gpssm COMMAND --help` shows and what `run` of its file gets.
 
-A class is a command: its fields are the arguments, its docstring the help. JAX is not imported here.
+A class is a command: its fields are the arguments, its docstring the help, examples included. JAX is not imported here.
 """
 
 import inspect
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 import typer
 
+from gpssm.cli.completion import one_of, some_of
 from gpssm.filters import FILTERS
 from gpssm.methods.registry import METHODS, ONLINE
 from gpssm.models import LIKELIHOODS
@@ -55,7 +57,11 @@ IdColumn = Annotated[
 
 
 class DemoOptions(NamedTuple):
-    """Simulate an unknown system, learn it from 600 noisy numbers, and draw what was found."""
+    """Simulate an unknown system, learn it from 600 noisy numbers, and draw what was found.
+
+    Example:
+        gpssm demo --out demo
+    """
 
     out: Annotated[Path, typer.Option(help="Directory for the picture and the model.", file_okay=False)] = Path("demo")
     seed: Seed = 0
@@ -64,7 +70,11 @@ class DemoOptions(NamedTuple):
 
 
 class FitOptions(NamedTuple):
-    """Learn a model from your recordings. Ctrl-C stops early and keeps the best model so far."""
+    """Learn a model from your recordings. Ctrl-C stops early and keeps the best model so far.
+
+    Example:
+        gpssm fit recording.csv --outputs y --inputs u -o model.gpssm
+    """
 
     data: Recordings
     outputs: WantedOutputs
@@ -75,7 +85,7 @@ class FitOptions(NamedTuple):
     resample: Resample = None
     na: MissingWords = None
     delimiter: Delimiter = None
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "EnVI"
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.", autocompletion=one_of(METHODS))] = "EnVI"
     state_dim: Annotated[
         str | None,
         typer.Option(metavar="NUMBER", help="Dimension of the state, of methods that have one. [default: auto]"),
@@ -100,7 +110,11 @@ class FitOptions(NamedTuple):
         float | None, typer.Option(min=0.0, help="End with the best model so far after that; compilation apart.")
     ] = None
     likelihood: Annotated[
-        str | None, typer.Option(help=f"Of the outputs, one of {', '.join(LIKELIHOODS)}; the first by default.")
+        str | None,
+        typer.Option(
+            help=f"Of the outputs, one of {', '.join(LIKELIHOODS)}; the first by default.",
+            autocompletion=one_of(LIKELIHOODS),
+        ),
     ] = None
     restarts: Annotated[
         int | None,
@@ -112,7 +126,11 @@ class FitOptions(NamedTuple):
 
 
 class CompareOptions(NamedTuple):
-    """Which method forecasts your recording best, and whether a line is enough: a backtest with a picture."""
+    """Which method forecasts your recording best, and whether a line is enough: a backtest with a picture.
+
+    Example:
+        gpssm compare recording.csv --outputs y --inputs u --methods EnVI,ARX
+    """
 
     data: Recordings
     outputs: WantedOutputs
@@ -127,6 +145,7 @@ class CompareOptions(NamedTuple):
         typer.Option(
             metavar="NAMES",
             help=f"Of {', '.join((*METHODS, *ONLINE))}. [default: EnVI and four that it has to beat]",
+            autocompletion=some_of((*METHODS, *ONLINE)),
         ),
     ] = None
     horizon: Annotated[
@@ -150,13 +169,20 @@ class CompareOptions(NamedTuple):
 
 
 class FilterOptions(NamedTuple):
-    """The hidden state at every sample of a recording, with its standard deviation."""
+    """The hidden state at every sample of a recording, with its standard deviation.
+
+    Example:
+        gpssm filter model.gpssm later.csv -o states.csv
+    """
 
     model: Model
     data: Annotated[Path, typer.Argument(help="CSV file with a recording.", show_default=False)]
     out: Annotated[Path, typer.Option("--out", "-o", help="CSV file for the states.")]
     smooth: Annotated[bool, typer.Option("--smooth", help="Use later samples, too.")] = False
-    filter: Annotated[str | None, typer.Option(help=f"One of {', '.join(FILTERS)}; the first by default.")] = None
+    filter: Annotated[
+        str | None,
+        typer.Option(help=f"One of {', '.join(FILTERS)}; the first by default.", autocompletion=one_of(FILTERS)),
+    ] = None
     outputs: OutputColumns = None
     inputs: InputColumns = None
     time: TimeColumn = None
@@ -168,7 +194,11 @@ class FilterOptions(NamedTuple):
 
 
 class ForecastOptions(NamedTuple):
-    """The outputs to come: mean, standard deviation and quantiles of every step."""
+    """The outputs to come: mean, standard deviation and quantiles of every step.
+
+    Example:
+        gpssm forecast model.gpssm --inputs future.csv -o forecast.csv
+    """
 
     model: Model
     history: Annotated[
@@ -202,7 +232,11 @@ class ForecastOptions(NamedTuple):
 
 
 class EvaluateOptions(NamedTuple):
-    """How well a model forecasts a recording that it has not seen."""
+    """How well a model forecasts a recording that it has not seen.
+
+    Example:
+        gpssm evaluate model.gpssm later.csv
+    """
 
     model: Model
     data: Annotated[Path, typer.Argument(help="CSV file that the model has not seen.", show_default=False)]
@@ -224,7 +258,11 @@ class EvaluateOptions(NamedTuple):
 
 
 class PlotOptions(NamedTuple):
-    """One picture: forecast, inputs, states, residuals of one-step predictions, whether bands hold; and a verdict."""
+    """One picture: forecast, inputs, states, residuals of one-step predictions, whether bands hold; and a verdict.
+
+    Example:
+        gpssm plot model.gpssm --data later.csv -o picture.png
+    """
 
     model: Model
     data: Annotated[
@@ -250,7 +288,11 @@ class PlotOptions(NamedTuple):
 
 
 class SummaryOptions(NamedTuple):
-    """What a model has learned, and what from."""
+    """What a model has learned, and what from.
+
+    Example:
+        gpssm summary model.gpssm
+    """
 
     model: Model
     as_json: AsJson = False
@@ -262,13 +304,21 @@ class StreamOptions(NamedTuple):
     With --redis, --in and --out each message is learned from once, also if the process is killed: it is acknowledged
     only when it is in the checkpoint. SIGTERM, Ctrl-C and the end of the input save a last checkpoint. One process at a
     time uses a checkpoint, and a group. A line or message that cannot be used is reported and skipped.
+
+    Example:
+        tail -f log.csv | gpssm stream --outputs y --checkpoint live.gpssm
+        gpssm stream --redis redis://localhost --in y --out x --checkpoint s.gpssm
     """
 
     model: Annotated[
         Path | None, typer.Option(help="A model or stream to start from; with a checkpoint only its names are used.")
     ] = None
     method: Annotated[
-        str | None, typer.Option(help=f"Online method: {', '.join(ONLINE)}. [default: OEnVI, or that of the file]")
+        str | None,
+        typer.Option(
+            help=f"Online method: {', '.join(ONLINE)}. [default: OEnVI, or that of the file]",
+            autocompletion=one_of(ONLINE),
+        ),
     ] = None
     state_dim: Annotated[int, typer.Option(min=1, help="States of a new model: outputs and their past.")] = 4
     num_inducing: Annotated[int, typer.Option(min=1, help="Inducing points of every state of a new model.")] = 40
@@ -314,12 +364,29 @@ class StreamOptions(NamedTuple):
 
 
 class DatasetsOptions(NamedTuple):
-    """List the published recordings that can be loaded, and which of them are on this machine."""
+    """List the published recordings that can be loaded, and which of them are on this machine.
+
+    Example:
+        gpssm datasets --json
+    """
 
     as_json: AsJson = False
 
 
 COMMANDS = [kind for name, kind in list(globals().items()) if name.endswith("Options")]
+
+
+class Told(TypedDict):
+    """What is told of a command before its options, and after them."""
+
+    help: str
+    epilog: str
+
+
+def told(docstring: str | None) -> Told:
+    """A docstring, whose last section is an example, as Typer takes it."""
+    text, _, examples = inspect.cleandoc(docstring or "").partition("\n\nExample:\n")
+    return {"help": text, "epilog": f"Example:\n{textwrap.dedent(examples)}"}
 
 
 def with_options(call: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:

@@ -15,16 +15,18 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, TypeVar, cast, get_args
 
 import typer
 from typer.main import get_command
 
-from gpssm.cli.options import AsJson, Quiet, with_options
+from gpssm.cli.completion import after_options, one_of, some_of
+from gpssm.cli.options import AsJson, Quiet, Told, told, with_options
 from gpssm.errors import InvalidInput
 from gpssm.experiments import EXPERIMENTS
 from gpssm.experiments.base import Cell, Group, choose
 from gpssm.experiments.pages import Table
+from gpssm.methods.registry import METHODS, ONLINE
 from gpssm.parallel import cluster, pool
 from gpssm.plumbing.atomic import write_atomically
 from gpssm.plumbing.json_numbers import plain
@@ -34,13 +36,37 @@ from gpssm.reproduction.run import Runner
 from gpssm.reproduction.run import run as run_plan
 from gpssm.reproduction.store import Status, Store
 
-app = typer.Typer(no_args_is_help=True, help="Run an experiment of the paper and set it beside the paper's numbers.")
+app = typer.Typer(
+    no_args_is_help=True,
+    **told(
+        """Run an experiment of the paper and set it beside the paper's numbers.
+
+        Example:
+            gpssm reproduce kink --method EnVI --seeds 1
+            gpssm reproduce all --fast
+        """
+    ),
+)
+
+
+def _data_sets(incomplete: str) -> list[str]:
+    from gpssm.datasets.sources import SOURCES  # not for the help: that would start NumPy
+
+    return one_of(SOURCES)(incomplete)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 Processes = Annotated[
     int | None, typer.Option(min=1, help="How many fits at once on this machine; one per core by default.")
 ]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try failed fits again.")]
 Directory = Annotated[Path, typer.Argument(help="Where `gpssm reproduce` works.", show_default=False)]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(autocompletion=after_options({"--method": one_of((*METHODS, *ONLINE)), "--dataset": _data_sets})),
+]
+"""What an experiment is asked for; which of these names it has, it says itself."""
 
 
 def _add(name: str) -> None:
@@ -48,16 +74,26 @@ def _add(name: str) -> None:
 
     @app.command(
         name,
-        help=EXPERIMENTS[name].summary,
+        **_help_of(name),
         add_help_option=False,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+        context_settings={"ignore_unknown_options": True},
     )
-    def call(context: typer.Context) -> Any:  # the exit code
-        return _command(name)(args=context.args, prog_name=context.command_path, standalone_mode=False)
+    def call(context: typer.Context, words: Words = None) -> Any:  # the exit code
+        return _command(name)(args=words or [], prog_name=context.command_path, standalone_mode=False)
+
+
+def _help_of(name: str) -> Told:
+    """Of an experiment."""
+    return told(f"{EXPERIMENTS[name].summary}\n\nExample:\n    gpssm reproduce {name} --fast --out {name}")
 
 
 for _name in EXPERIMENTS:
     _add(_name)
+
+
+def _command_of(name: str) -> Callable[[F], F]:
+    """Make a function a command, with its docstring as the help."""
+    return lambda function: app.command(name, **told(function.__doc__))(function)
 
 
 def _command(name: str) -> Callable[..., Any]:
@@ -77,7 +113,7 @@ def _command(name: str) -> Callable[..., Any]:
         run(name, cells, **given)
 
     command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    command.command(help=EXPERIMENTS[name].summary)(with_options(call, inspect.Signature([*own, *common])))
+    command.command(**_help_of(name))(with_options(call, inspect.Signature([*own, *common])))
     return get_command(command)
 
 
@@ -189,7 +225,7 @@ def print_tables(tables: Sequence[Table]) -> None:
 _NUMBER = re.compile(r"[-+\d/]|nan|inf|diverged|failed|not run|$")
 
 
-@app.command("all")
+@_command_of("all")
 def all_(
     out: Annotated[
         Path, typer.Option("--out", help="Directory for results and report; fits found there are not repeated.")
@@ -198,7 +234,12 @@ def all_(
         int | None, typer.Option(min=1, help="Number of repetitions; by default 3 to 20, as each table needs.")
     ] = None,
     only: Annotated[
-        str | None, typer.Option(metavar="PARTS", help="Parts like kink or sysid:EnVI, with commas between them.")
+        str | None,
+        typer.Option(
+            metavar="PARTS",
+            help="Parts like kink or sysid:EnVI, with commas between them.",
+            autocompletion=some_of(name for name, entry in EXPERIMENTS.items() if entry.in_paper),
+        ),
     ] = None,
     fast: Annotated[
         bool, typer.Option("--fast", help="One seed, fewer methods and data: a quarter of an hour on two cores.")
@@ -214,6 +255,9 @@ def all_(
     """Every table and figure of the paper, with every method, and a report. Stop it and start it as you like.
 
     `gpssm reproduce status` tells from another terminal how far it is.
+
+    Example:
+        gpssm reproduce all --only kink,sysid:EnVI --fast --out results
     """
     if dask is not None and processes is not None:
         raise InvalidInput("processes: how many there are is up to the cluster; leave out --processes or --dask.")
@@ -239,9 +283,13 @@ def _work_off(
             report.write(store)
 
 
-@app.command()
+@_command_of("status")
 def status(directory: Directory, json_: AsJson = False) -> None:
-    """How many fits of `gpssm reproduce` are done, running and failed, and the time left."""
+    """How many fits of `gpssm reproduce` are done, running and failed, and the time left.
+
+    Example:
+        gpssm reproduce status results/paper
+    """
     from gpssm.cli.output import print_json, print_line
     from gpssm.training.progress import duration
 
@@ -254,16 +302,20 @@ def status(directory: Directory, json_: AsJson = False) -> None:
         print_line(f"  {label}, {duration(seconds)}")
 
 
-@app.command()
+@_command_of("report")
 def report(directory: Directory, json_: AsJson = False) -> None:
-    """Write the report of `gpssm reproduce` again, from the results that there are."""
+    """Write the report of `gpssm reproduce` again, from the results that there are.
+
+    Example:
+        gpssm reproduce report results/paper
+    """
     from gpssm.reproduction.report import write
 
     store = Store(directory)
     _tell(_look(store), write(store), json_)
 
 
-@app.command()
+@_command_of("readme")
 def readme(
     directory: Directory,
     write: Annotated[Path, typer.Option(help="File with the two markers.", exists=True, dir_okay=False)],
@@ -271,6 +323,9 @@ def readme(
     """Put the brief tables of a report between two lines of a file.
 
     The lines are `<!-- results: begin -->` and `<!-- results: end -->`.
+
+    Example:
+        gpssm reproduce readme results/paper --write README.md
     """
     from gpssm.reproduction.report import readme as with_tables
 

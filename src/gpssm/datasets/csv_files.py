@@ -2,6 +2,7 @@
 
 import csv
 import io
+import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,8 @@ from gpssm.datasets.time_grid import Regular, Rows, regular
 from gpssm.errors import DataWarning, InvalidInput
 from gpssm.plumbing.atomic import write_atomically
 from gpssm.plumbing.times import Times
+
+logger = logging.getLogger(__name__)
 
 NDArray = np.ndarray
 Paths = list[str] | list[Path] | list[PathType] | tuple[PathType, ...]
@@ -142,6 +145,7 @@ def from_csv(
     used = {*output_columns, *input_columns, *id_columns}
     groups = [_recordings(table, id_columns) for table in tables]
     time_columns, notes = find_clock(first, time, used, list(groups[0].values()))
+    logger.info("%s: times are in %s", first.file, listing([first.names[j] for j in time_columns]) or "no column")
     check_used_once(first, outputs=output_columns, inputs=input_columns, id=id_columns, time=time_columns)
     if resample is not None and not time_columns:
         raise InvalidInput(f"resample: got {resample!r}, but no column of times was found; expected its name as time.")
@@ -194,7 +198,7 @@ def _check_steps(ids: list[str], times: list[Times | None]) -> None:
 
 
 def columns(path: PathType) -> list[str]:
-    """The names of a file's columns; "0", "1", ... if it has none.
+    """The names of the columns of the csv file at `path`; "0", "1", ... if it has none.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -209,6 +213,10 @@ def to_csv(path: PathType, columns: Mapping[str, NDArray]) -> None:
     r"""Write vectors (T,) as the columns of a file: a row of names, then full precision, NaN as an empty cell.
 
     The file is whole or absent, whatever happens meanwhile.
+
+    Args:
+        path: of the file; one that is there is replaced.
+        columns: the vectors (T,) by the names of their columns, in any unit.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:

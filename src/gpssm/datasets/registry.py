@@ -29,7 +29,9 @@ class Unseen(NamedTuple):
     """
 
     name: str
+    """Of the part."""
     series: Series
+    """Its outputs (T, dy) and inputs (T, dc), in physical units."""
     run_in: int
     """0 where the part continues the one to learn from: then its state is that at the end of learning."""
 
@@ -43,8 +45,11 @@ class Benchmark(NamedTuple):
     """
 
     name: str
+    """Of the data set."""
     train: Series
+    """Outputs (T, dy) and inputs (T, dc) to learn from, in physical units."""
     tests: tuple[Unseen, ...]
+    """What comes after it, or other experiments."""
 
     @property
     def test(self) -> Unseen:
@@ -95,7 +100,7 @@ def benchmark(name: str) -> Benchmark:
 
 
 def where(name: str) -> Path | None:
-    """The file that `load(name)` would read without a download; None unless all files of the data set are here, intact.
+    """The file that `load` of that `name` would read without a download; None unless all of its files are here, intact.
 
     >>> path = where("gas_furnace")
     >>> path is None or path.is_file()

@@ -25,15 +25,23 @@ class Series(NamedTuple):
     """
 
     outputs: Annotated[Gaps[NDArray], shape("t dy", or_empty=True)]
+    """(T, dy), NaN where a value is missing."""
     inputs: Annotated[NDArray | None, shape("t dc")]
+    """(T, dc), of which row t acts on the way to row t of the outputs."""
     states: Annotated[NDArray | None, shape("t dx")]
+    """(T, dx), of simulated systems."""
     output_names: Annotated[tuple[str, ...], shape("dy", or_empty=True)] = ()
+    """One for every output, or none."""
     input_names: Annotated[tuple[str, ...], shape("dc", or_empty=True)] = ()
+    """One for every input, or none."""
     times: Times | None = None
     """When the samples were taken, if it is known."""
 
     def split(self, fraction: float) -> "tuple[Series, Series]":
-        """The first `int(fraction * T)` rows to learn from, and the rest to test on.
+        """The first rows to learn from, and the rest to test on.
+
+        Args:
+            fraction: share of the T rows that are learned from, `int(fraction * T)` of them; between 0 and 1.
 
         >>> train, test = Series(np.zeros((10, 2)), None, None).split(0.7)
         >>> len(train.outputs), len(test.outputs)
@@ -50,7 +58,7 @@ class Series(NamedTuple):
         return self.rows(slice(None, cut)), self.rows(slice(cut, None))
 
     def named(self, output_names: Sequence[str], input_names: Sequence[str]) -> "Series":
-        """The same recording with names for its channels: dy of outputs, dc of inputs."""
+        """The same recording with names for its channels: dy `output_names` and dc `input_names`."""
         for argument, names, count in zip(
             ("output_names", "input_names"), (output_names, input_names), self._widths(), strict=True
         ):
@@ -77,7 +85,7 @@ class Series(NamedTuple):
         return Table(self.outputs, _unique(self.output_names), self.times), inputs
 
     def rows(self, rows: slice) -> "Series":
-        """Consecutive samples that a slice selects, with the same names."""
+        """Consecutive samples that the slice `rows` selects, with the same names."""
         first = rows.indices(len(self.outputs))[0]
         return self._replace(
             times=None if self.times is None else self.times.later(first),
@@ -95,10 +103,15 @@ class SeriesList(NamedTuple):
     """
 
     outputs: list[NDArray]
+    """(T_i, dy) of every recording, NaN where a value is missing."""
     inputs: list[NDArray] | None
+    """(T_i, dc) of every recording."""
     ids: tuple[str, ...]
+    """What tells the recordings apart."""
     output_names: tuple[str, ...] = ()
+    """One for every output, or none."""
     input_names: tuple[str, ...] = ()
+    """One for every input, or none."""
     times: tuple[Times | None, ...] = ()
     """Of every recording, if they are known."""
 
@@ -131,7 +144,9 @@ class Simulated(NamedTuple):
     """
 
     series: Series
+    """Outputs (T, dy) and true states (T, dx)."""
     emission: NDArray
+    """C (dy, dx)."""
 
 
 def simulate(

@@ -66,16 +66,23 @@ class Source(NamedTuple):
     """
 
     name: str
+    """What `load` and `benchmark` know it by."""
     description: str
+    """The system, in a few words."""
     input_names: tuple[str, ...]
+    """dc of them."""
     output_names: tuple[str, ...]
+    """dy of them."""
     interval: float | None
     """Seconds between samples, where that is known."""
     citation: str
+    """Who published it."""
     originals: tuple[Original, ...]
     """One recording; or one to learn from, and one to test on."""
     learn: Rows
+    """Those that published comparisons learn from."""
     tests: tuple[Rows, ...]
+    """Those that they test on."""
 
     @property
     def length(self) -> int:

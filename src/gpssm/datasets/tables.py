@@ -9,6 +9,7 @@ skipped, and so are blank lines. A row of empty cells is kept: it is a sample of
 import codecs
 import csv
 import io
+import logging
 import math
 import os
 import re
@@ -21,6 +22,8 @@ import numpy as np
 
 from gpssm.errors import InvalidInput
 from gpssm.plumbing.validation import shown
+
+logger = logging.getLogger(__name__)
 
 NDArray = np.ndarray
 PathType = str | os.PathLike[str]
@@ -96,6 +99,8 @@ def read_table(path: PathType, delimiter: str | None = None, na: Sequence[str] =
             )
     empty = without_rows(file, rows[0], separator, words)
     first = 1 if empty.header else 0
+    names = f"names {listing(empty.names)}" if first else "no names of columns"
+    logger.info("%s: %d rows of %d cells, separator %r, %s", file, len(rows) - first, width, separator, names)
     return empty._replace(rows=rows[first:], lines=numbers[first:])
 
 

@@ -5,6 +5,8 @@ starts, what one sample does, and draws of where it is. All of it is standardise
 line here.
 """
 
+from typing import TYPE_CHECKING
+
 from gpssm.plumbing.lazy import exports
 
 # Where a filter is; nothing is imported before it is used.
@@ -14,6 +16,12 @@ FILTERS = {
     "extended": "gpssm.filters.extended",
 }
 
-__getattr__, __dir__ = exports(
-    __name__, "FILTERS", {name: f"{__name__}.{name}" for name in ("ensemble", "extended", "kalman", "particle")}
-)
+if TYPE_CHECKING:
+    from gpssm.filters import ensemble as ensemble
+    from gpssm.filters import extended as extended
+    from gpssm.filters import kalman as kalman
+    from gpssm.filters import particle as particle
+else:  # hidden from type checkers, to which a misspelled name would be as good as any other
+    __getattr__, __dir__ = exports(
+        __name__, "FILTERS", {name: f"{__name__}.{name}" for name in ("ensemble", "extended", "kalman", "particle")}
+    )

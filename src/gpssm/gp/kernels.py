@@ -39,11 +39,11 @@ class Kernel(eqx.Module):
 
     @abstractmethod
     def at(self, z: Float[Array, "m d"]) -> Cross:
-        """`k(z, .)`: a function from inputs (n, d) to (m, n)."""
+        """`k(z, .)` of inputs `z` (m, d): a function from inputs (n, d) to (m, n)."""
 
     @abstractmethod
     def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """`k(x_i, x_i)`: the variances of f at the inputs."""
+        """`k(x_i, x_i)`: the variances (n,) of f at the inputs `x` (n, d)."""
 
     @abstractmethod
     def expand(self, input_dim: int) -> "Kernel":
@@ -85,18 +85,17 @@ def _distance(exponent: Array) -> Array:
 
 
 class Stationary(Kernel):
-    """A kernel of the distance between its inputs, in units of the length scales.
-
-    Parameters: `lengthscale` (input_dim,) or (), `variance` ().
-    """
+    """A kernel of the distance between its inputs, in units of the length scales."""
 
     lengthscale: Annotated[Leaf, shape("d", "")] = parameter("positive", default=1.0)
+    """(d,), or () for all inputs, in standardised units: how far f stays similar."""
     variance: Annotated[Leaf, shape("")] = parameter("positive", default=1.0)
+    """() of f, in squared standardised units."""
 
     @staticmethod
     @abstractmethod
     def correlation(exponent: Array) -> Array:
-        """The kernel of unit variance from `-r^2 / 2`, `r` the distance."""
+        """The kernel of unit variance from its `exponent` `-r^2 / 2`, `r` the distance."""
 
     def at(self, z: Float[Array, "m d"]) -> Cross:
         variance = jnp.asarray(self.variance)
@@ -141,7 +140,11 @@ class RBF(Stationary):
 
 @saved
 class Matern32(Stationary):
-    """`variance * (1 + sqrt(3) r) exp(-sqrt(3) r)`: once differentiable sample paths. Arguments as those of `RBF`.
+    """`variance * (1 + sqrt(3) r) exp(-sqrt(3) r)`: once differentiable sample paths.
+
+    Args:
+        lengthscale: (d,), or () for all inputs, in standardised units: how far f stays similar.
+        variance: () of f, squared standardised units.
 
     >>> np.asarray(Matern32()(jnp.zeros((1, 1)), jnp.array([[0.0], [1.0]])), float).round(3).tolist()
     [[1.0, 0.483]]
@@ -155,7 +158,11 @@ class Matern32(Stationary):
 
 @saved
 class Matern52(Stationary):
-    """`variance * (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)`: twice differentiable paths. Arguments as of `RBF`.
+    """`variance * (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)`: twice differentiable sample paths.
+
+    Args:
+        lengthscale: (d,), or () for all inputs, in standardised units: how far f stays similar.
+        variance: () of f, squared standardised units.
 
     >>> np.asarray(Matern52()(jnp.zeros((1, 1)), jnp.array([[0.0], [1.0]])), float).round(3).tolist()
     [[1.0, 0.524]]
@@ -176,7 +183,9 @@ KERNELS: dict[str, type[Stationary]] = {kernel.__name__: kernel for kernel in (R
 
 class _Pair(Kernel):
     left: Kernel
+    """One part."""
     right: Kernel
+    """The other."""
 
     combine: ClassVar[Any]  # a static method of two arrays
 

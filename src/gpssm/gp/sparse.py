@@ -94,7 +94,7 @@ class SparseGP(eqx.Module):
         return Conditional(prior.cross, prior.kernel, alpha, prior.whitener, uncertain)
 
     def draw(self, eps: Float[Array, " m"]) -> Float[Array, " m"]:
-        """A reparameterised sample `v = m + S eps` of the whitened inducing outputs."""
+        """A reparameterised sample `v = m + S eps` of the whitened inducing outputs; `eps` (m,) is standard normal."""
         return self.q_mean + jnp.tril(self.q_chol) @ eps
 
     def kl(self) -> Float[Array, ""]:

@@ -44,7 +44,7 @@ def log_likelihood(
 
 @dataclass(frozen=True)
 class ADEnKF(StateSpaceMethod):
-    """AD-EnKF with everything a user may want to choose, besides the model (`StateSpaceMethod`).
+    """AD-EnKF with everything a user may want to choose.
 
     Args:
         num_members: size of the ensemble; by default 50, or 16 where states are hidden.

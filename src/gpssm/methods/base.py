@@ -5,6 +5,7 @@ A method chooses a transition and an objective; around them are the arguments ev
 posterior that comes out. `docs/extend.md` shows how to write one.
 """
 
+import logging
 from abc import ABC
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -40,6 +41,8 @@ from gpssm.training.problem import Initialisation, MeanLike, Problem, RoughState
 from gpssm.training.progress import Monitor, Watch, watcher
 from gpssm.training.restarts import Restarts
 from gpssm.training.windows import cut, filled_up
+
+logger = logging.getLogger(__name__)
 
 _MAX_NORM = 0.995
 # Samples from which on there is more to be known of f, and the inducing points below and above.
@@ -152,6 +155,7 @@ class StateSpaceMethod(Specification, ABC):
             posterior = checked(learn, Recordings(given.outputs, given.inputs), holdout, seed, interruption, watch)
         posterior.history.interrupted = interruption.signalled
         posterior.history.compile_seconds = clock.seconds
+        logger.info("%s: compilation took %s", self.name, clock)
         return posterior
 
     def _fit(self, seed: int, restarts: int | None, watch: Watch | None, data: Recordings, stage: Stage) -> Posterior:
@@ -162,6 +166,8 @@ class StateSpaceMethod(Specification, ABC):
         elif self.state_dim == AUTO:
             linear, why = enough_states(Standardised.standardised(*data))
             method = replace(self, state_dim=linear[0].order)
+        if why:
+            logger.info("%s: %s", self.name, why)
         problem = method.problem(*data, seed)
         if stage.first is None:
             dx, _, dc = problem.dims
@@ -255,14 +261,14 @@ class GPMethod(StateSpaceMethod):
     Args:
         num_inducing: inducing points of each state dimension's GP; by default 20, or 40 for recordings of more than
             8000 samples.
-        kernel: covariance function; given a length scale per input automatically. Its initial values
-            are relative to the standard deviations of states and inputs.
+        kernel: covariance function, by default `RBF()`; given a length scale per input automatically. Its initial
+            length scales are in standard deviations of states and inputs, its variance in variances of the states.
         mean: mean function of the transition: `"linear"` (learned, initialised by least squares),
             `"identity"`, `"zero"` (the average of the data), or a function of `[x, c]`
-            (n, dx + dc), in your units and made of JAX operations.
+            (n, dx + dc), in units of the states and inputs, made of JAX operations.
         mixed: mix the GPs by a learned matrix, so that the dimensions of f depend on each other (the
             linear model of coregionalisation).
-        inducing_rate: learning rate of the inducing inputs, relative to the others.
+        inducing_rate: learning rate of the inducing inputs, a factor on the common one.
     """
 
     num_inducing: int | None = None

@@ -83,10 +83,10 @@ def lagrangian(
 
 @dataclass(frozen=True)
 class COGPSSM(VGPSSM):
-    """CO-GPSSM with everything a user may want to choose, besides that of `VGPSSM`.
+    """CO-GPSSM with everything a user may want to choose.
 
     Args:
-        multiplier: weight of the likelihood, if it is not to be learned.
+        multiplier: weight of the likelihood; learned by default.
         tolerance: largest mean squared error of the reconstructed outputs, relative to their
             variances. By default R where that is fixed, else from a linear fit.
 

@@ -153,11 +153,13 @@ def _divergence(
 
 @dataclass(frozen=True)
 class DKF(StateSpaceMethod):
-    """DKF with everything a user may want to choose, besides the model (`StateSpaceMethod`).
-
-    `process_noise` is the networks' variance S(x) before training.
+    """DKF with everything a user may want to choose.
 
     Args:
+        process_noise: the networks' variance(s) S(x) of one step before training, one number or (dx,), in squared
+            units of the states; by default their variances.
+        schedule: learning rate, number of steps and when to stop, by default
+            `Schedule(learning_rate=0.01, max_steps=1800, max_drop=1.0)`.
         width: units of the hidden layers of the transition, and of the recurrent network.
         num_samples: trajectories of every window.
         batch: windows in every step, at most.

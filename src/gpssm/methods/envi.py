@@ -175,20 +175,20 @@ _HIDDEN_MEMBERS = 16
 
 @dataclass(frozen=True)
 class EnVI(GPMethod):
-    """EnVI with everything a user may want to choose, besides the model (`GPMethod`).
+    """EnVI with everything a user may want to choose.
 
     Args:
         full_process_noise: learn a full covariance Q instead of a diagonal one.
-        num_members: size N of the ensemble; by default 50, or 16 where states are hidden.
+        num_members: number N of members of the ensemble; by default 50, or 16 where states are hidden.
         num_samples: samples of u for every window and step.
         update: `"mixture"`, `"perturbed"` or `"sqrt"`; see `gpssm.filters.ensemble`. By default the
             first; the last where states are hidden; perturbed observations where the emission is a
             function or localised.
         moments: `"exact_noise"` or `"sampled"`; see `gpssm.filters.ensemble`.
-        inflation: factor on the ensemble's anomalies.
-        localization: radius of the Gaspari-Cohn taper over the state's index.
-        gap_fraction: share of blocks over which the update is skipped. By default none where all
-            states are observed; 0.7, then 0.3, where some are hidden.
+        inflation: factor on the ensemble's anomalies, at least 1.
+        localization: radius of the Gaspari-Cohn taper, in positions of the state's index; by default no taper.
+        gap_fraction: share of blocks over which the update is skipped, from 0 to 1. By default none where all
+            states are observed; 0.7, then 0.3, where some are hidden; 0.5 from a skeleton.
         gap_length: samples in such a block; by default 25, or 50 from a skeleton.
 
     >>> import gpssm
@@ -235,7 +235,12 @@ class EnVI(GPMethod):
         of it, sampled moments, perturbed observations, Adam at one constant rate for a fixed
         number of iterations. The paper does not say where to start or what to do when a step
         fails: standardisation, initial values, gradient clipping, rollback and best-so-far are those
-        of `EnVI`. `changes` are further arguments of `EnVI`.
+        of `EnVI`.
+
+        Args:
+            state_dim: dimension dx of the state.
+            num_inducing: inducing points of each state dimension's GP.
+            changes: further arguments of `EnVI`.
 
         >>> EnVI.paper(1, num_members=50).update
         'perturbed'

@@ -9,6 +9,7 @@ from gpssm.filters.kalman import Gaussian, System
 from gpssm.methods.checked import Recordings, Stage, checked
 from gpssm.models.scaling import Scaling, moments
 from gpssm.plumbing.compilation import CompileClock
+from gpssm.plumbing.docstrings import Described
 from gpssm.plumbing.interruption import Interruption
 from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.validation import training_data
@@ -19,8 +20,12 @@ from gpssm.training.progress import Watch, watcher
 NDArray = np.ndarray
 
 
-class LinearMethod(ABC):
-    """A method that learns a linear Gaussian system."""
+class LinearMethod(Described, ABC):
+    """A method that learns a linear Gaussian system.
+
+    Args:
+        name: of the method in tables and summaries.
+    """
 
     name: str
     fixed: ClassVar[tuple[str, ...]]

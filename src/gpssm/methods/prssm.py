@@ -99,7 +99,7 @@ def trajectory_scores(
 
 @dataclass(frozen=True)
 class PRSSM(GPMethod):
-    """PRSSM with everything a user may want to choose, besides the model (`GPMethod`).
+    """PRSSM with everything a user may want to choose.
 
     Args:
         num_samples: trajectories of every window.

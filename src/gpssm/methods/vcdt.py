@@ -145,7 +145,7 @@ def kalman_gates(model: GPSSM, windows: Windows) -> tuple[np.ndarray, np.ndarray
 
 @dataclass(frozen=True)
 class VCDT(GPMethod):
-    """VCDT with everything a user may want to choose, besides the model (`GPMethod`).
+    """VCDT with everything a user may want to choose.
 
     Args:
         amortised: read the corrections from the recording with a network, instead of learning them for

@@ -229,7 +229,7 @@ def elbo(
 
 @dataclass(frozen=True)
 class VGPSSM(GPMethod):
-    """vGPSSM with everything a user may want to choose, besides the model (`GPMethod`).
+    """vGPSSM with everything a user may want to choose.
 
     Args:
         num_samples: paths of the states at every step.

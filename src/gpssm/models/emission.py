@@ -61,7 +61,7 @@ class FunctionEmission(eqx.Module):
 
     @classmethod
     def unscaled(cls, function: Callable[[Array], Array], state_dim: int, output_dim: int) -> "FunctionEmission":
-        """For a filter that works in the user's units."""
+        """`function` of `state_dim` states with `output_dim` values, for a filter that works in the user's units."""
         return cls(function, np.zeros(state_dim), np.ones(state_dim), np.zeros(output_dim), np.ones(output_dim))
 
     @property

@@ -102,7 +102,7 @@ class Transition(eqx.Module):
         return Dynamics(self.mean, jax.vmap(lambda gp: gp.prior())(self.gp), self.mixing)
 
     def draw(self, prior: Dynamics, eps: Float[Array, "dx m"]) -> Float[Array, "dx m"]:
-        """The weights `alpha` of f for a reparameterised sample of u; `eps` is standard normal."""
+        """The weights `alpha` of f under the `prior`, for a reparameterised sample of u; `eps` is standard normal."""
 
         def one(gp: SparseGP, whitener: Array, e: Array) -> Array:
             return whitener.T @ gp.draw(e)
@@ -157,16 +157,16 @@ class InitialState(eqx.Module):
     prior_chol: Annotated[Cholesky[Leaf], shape("dx dx")] = eqx.field(converter=as_array)
 
     def members(self, eps: Float[Array, "s n dx"]) -> Float[Array, "s n dx"]:
-        """Reparameterised draws of `x_0`, for every sequence."""
+        """Reparameterised draws of `x_0`, for every sequence; `eps` (s, n, dx) is standard normal."""
         return self.mean[:, None] + jnp.einsum("sij,snj->sni", jnp.tril(self.chol), eps)
 
     def draw(self, key: Array, count: int) -> Float[Array, "s n dx"]:
-        """`count` states of every sequence."""
+        """`count` states of every sequence, by the random `key`."""
         shape = (len(self.mean), count, self.mean.shape[1])
         return self.members(jax.random.normal(key, shape, self.mean.dtype))
 
     def prior_members(self, eps: Float[Array, "n dx"]) -> Float[Array, "n dx"]:
-        """Draws of p(x_0) from standard normal ones, for a recording that was not trained on."""
+        """Draws of p(x_0) from standard normal ones `eps` (n, dx), for a recording that was not trained on."""
         return self.prior_mean + eps @ jnp.asarray(self.prior_chol).T
 
     def kl(self) -> Float[Array, ""]:

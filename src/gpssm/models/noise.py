@@ -33,7 +33,7 @@ class Noise(eqx.Module):
 
     @abstractmethod
     def draws(self, eps: Float[Array, "*b n"]) -> Float[Array, "*b n"]:
-        """Draws of the noise from standard normal ones."""
+        """Draws of the noise (*b, n) from standard normal ones `eps`."""
 
 
 class Matched(NamedTuple):
@@ -60,18 +60,18 @@ class Likelihood(eqx.Module):
 
     @abstractmethod
     def sample(self, key: Array, clean: Float[Array, "*b dy"]) -> Float[Array, "*b dy"]:
-        """Outputs, for noise-free ones `clean`."""
+        """Outputs, for noise-free ones `clean`, by the random `key`."""
 
     @abstractmethod
     def log_prob(self, y: Channels, clean: Float[Array, "n dy"]) -> Float[Array, " n"]:
-        """`log p(y | clean^n)`, summed over the channels that were observed. Cost O(n dy)."""
+        """`log p(y | clean^n)` of a sample `y` (dy,) for `clean` (n, dy), over what was observed. Cost O(n dy)."""
 
     @abstractmethod
     def moments(self, mean: Channels, variance: Channels) -> tuple[Channels, Channels]:
-        """Mean and variance of outputs, from those of noise-free ones."""
+        """Mean and variance (dy,) of outputs, from `mean` and `variance` of noise-free ones."""
 
     def match(self, y: Channels, mean: Channels, cov: Float[Array, "dy dy"]) -> Matched:
-        """What a Kalman update conditions by, from `y` and moments of the noise-free output before it.
+        """What a Kalman update conditions by, from `y` and `mean` and `cov` of the noise-free output before it.
 
         By default Gaussian noise of the variance that this likelihood has.
         """

@@ -70,7 +70,10 @@ class StudentT(Likelihood):
         return mean, variance + self.variance * nu / (nu - 2.0)
 
     def match(self, y: Channels, mean: Channels, cov: Float[Array, "dy dy"]) -> Matched:
-        """Predictive density of `y`, and the variance whose gain is the average over w. Cost O(dy^3)."""
+        """Predictive density of `y` under `mean` and `cov`, and the variance whose gain is the average over w.
+
+        Cost O(dy^3).
+        """
 
         def channel(moments: tuple[Array, Array], now: tuple[Array, Array, Array]) -> tuple[Any, tuple[Array, Array]]:
             (mean, cov), (i, y, squared_scale) = moments, now

@@ -218,7 +218,12 @@ def leading(state: Any) -> Any:
 
 @dataclass(frozen=True)
 class AugmentedMethod(OnlineStateSpace):
-    """An online method whose state is a `Tracked`, or several of them during the first `trial` samples."""
+    """An online method whose state is a `Tracked`, or several of them during the first `trial` samples.
+
+    Args:
+        num_inducing: budget M of inducing inputs, shared by all state dimensions.
+        trial: samples during which several hypotheses run side by side; 0 for the first hypothesis alone.
+    """
 
     num_inducing: int = 40
     _: KW_ONLY

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from gpssm.errors import InvalidInput
 from gpssm.models.emission import FunctionEmission, LinearEmission
 from gpssm.plumbing.contents import shape
+from gpssm.plumbing.docstrings import Described
 from gpssm.plumbing.validation import VariancesLike, matrix, positive_int, variances
 from gpssm.posteriors.posterior import Posterior
 from gpssm.training import subspace
@@ -42,7 +43,7 @@ class Info(NamedTuple):
     """Log-density of what was seen of the sample under that prediction."""
 
 
-class OnlineMethod(ABC):
+class OnlineMethod(Described, ABC):
     """A method that sees every sample once. What is static or of the class is pure: all that it needs is in `state`,
     a tree of arrays that `initial_state` makes and `step` replaces. Everything is in the user's units.
     """
@@ -64,7 +65,13 @@ class OnlineMethod(ABC):
 
     @classmethod
     def continuing(cls, posterior: Posterior, num_inducing: int = 40, *, seed: int = 0) -> "Stream":
-        """A stream that starts where the recording of a fit ended, if the method can go on from a fitted model."""
+        """A stream that starts where the recording of a fit ended, if the method can go on from a fitted model.
+
+        Args:
+            posterior: what was fitted.
+            num_inducing: budget of inducing inputs.
+            seed: of the stream.
+        """
         raise InvalidInput(f"method: {cls.__name__} cannot go on from a fitted model; expected OEnVI, or no model.")
 
     @classmethod
@@ -108,7 +115,7 @@ class OnlineMethod(ABC):
         """The state to go on with after the trial."""
         return state
 
-    def check(self, output_dim: int, input_dim: int) -> None:  # noqa: B027
+    def check(self, output_dim: int, input_dim: int) -> None:
         """Refuse data that the method cannot be used for."""
 
     def guess(self, output: NDArray) -> NDArray:
@@ -148,13 +155,15 @@ class OnlineStateSpace(OnlineMethod):
     """A state space with a known emission; `start()` gives a stream that is ready to learn.
 
     Args:
-        state_dim: dimension of the state.
+        state_dim: dimension dx of the state.
         emission: how outputs arise from states: `"observed"` (the default: the first states are the
             outputs; further ones are their past, whose transition is known), a known matrix C (dy, dx),
             or a function of x (n, dx) made of JAX operations.
-        obs_noise: variance(s) of the observation noise if they are known; learned otherwise.
-        input_lags: how many of the last inputs act on f; more than one where they act late.
+        obs_noise: variance(s) of the observation noise if they are known, one number or (dy,), in squared units of
+            the outputs; learned by default.
+        input_lags: how many of the last inputs, in samples, act on f; more than one where they act late.
         warm_up: samples that are looked at for their units before the first one is learned from.
+        name: of the method in summaries.
     """
 
     state_dim: Annotated[int, shape("dx")]

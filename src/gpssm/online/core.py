@@ -5,6 +5,7 @@ computes does not depend on how many that are, so that the digits do not, either
 other: they go through the same program one after the other, and are weighed here (`gpssm.online.augmented`).
 """
 
+import logging
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from gpssm.online.gate import Gate
 from gpssm.online.packing import Layout
 from gpssm.plumbing.compilation import HOT, bucket, jit
 from gpssm.plumbing.threads import all_cores
+
+logger = logging.getLogger(__name__)
 
 NDArray = np.ndarray
 
@@ -120,6 +123,7 @@ class Core(NamedTuple):
                 break
             done = end
             if done == trial:
+                logger.info("hypotheses settle after %d samples; log-evidence: %s", first + done, core.evidence)
                 core = Core.of(self.method, self.method.settled(core.state))
         return core, reports[0] if len(reports) == 1 else np.concatenate(reports)
 

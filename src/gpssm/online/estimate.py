@@ -14,6 +14,7 @@ class Estimate(NamedTuple):
     state_mean: Float[NDArray, " dx"]
     """Of the filtered state, given this sample and all before it."""
     state_cov: Float[NDArray, "dx dx"]
+    """Of the filtered state."""
     predicted_mean: Float[NDArray, " dy"]
     """Of the outputs, before this sample was seen."""
     predicted_std: Float[NDArray, " dy"]
@@ -33,11 +34,17 @@ class Estimates(NamedTuple):
     """What `learn_many` of a stream returns: the fields of an `Estimate`, each with a row for every sample."""
 
     state_mean: Float[NDArray, "t dx"]
+    """Of the filtered states, each given its sample and all before it."""
     state_cov: Float[NDArray, "t dx dx"]
+    """Of the filtered states."""
     predicted_mean: Float[NDArray, "t dy"]
+    """Of the outputs, each before its sample was seen."""
     predicted_std: Float[NDArray, "t dy"]
+    """Standard deviations, observation noise included."""
     log_score: Float[NDArray, " t"]
+    """Log-density of what was seen of every sample under its prediction."""
     refused: tuple[str, ...]
+    """What was not believed, a sentence for every sample; empty where all of it was."""
 
     @property
     def state_std(self) -> Float[NDArray, "t dx"]:
@@ -46,7 +53,7 @@ class Estimates(NamedTuple):
 
     @classmethod
     def of(cls, rows: list[Estimate], dx: int, dy: int) -> "Estimates":
-        """Stacked; none at all have `dx` states and `dy` outputs, too."""
+        """Those of the `rows`, stacked; none at all have `dx` states and `dy` outputs, too."""
         if not rows:
             empty = Estimate(np.zeros(dx), np.zeros((dx, dx)), np.zeros(dy), np.zeros(dy), 0.0)
             return cls._make([*(np.array([part])[:0] for part in empty[:5]), ()])

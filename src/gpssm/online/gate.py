@@ -15,6 +15,7 @@ the mean of what was seen. A stream keeps its first samples for a while and look
 rest outgrows its units, and then they are taken again, from all samples so far.
 """
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ from gpssm.errors import InvalidInput
 from gpssm.plumbing.catalogue import saved
 from gpssm.plumbing.contents import Gaps, NonNegative, Positive
 from gpssm.plumbing.guards import CONSTANT
+
+logger = logging.getLogger(__name__)
 
 NDArray = np.ndarray
 
@@ -217,8 +220,11 @@ def outgrown(outputs: NDArray, inputs: NDArray, first: int, least: NDArray, now:
     """
     moves = np.concatenate([np.diff(outputs, axis=0), inputs[1:]], axis=1)
     width, first_width = (np.nan_to_num(_of_channels(rows, _middle)) for rows in (moves, moves[: first - 1]))
-    grown = width > _OUTGROWN * first_width
-    return bool(grown.any() or (least > _ABSURD * now.reach).any())
+    grown, absurd = (width > _OUTGROWN * first_width).any(), (least > _ABSURD * now.reach).any()
+    if grown or absurd:
+        why = "have outgrown" if grown else "show a fault in"
+        logger.info("a stream starts again with units of %d samples, which %s those of %d", len(outputs), why, first)
+    return bool(grown or absurd)
 
 
 def _middle(values: NDArray) -> float:

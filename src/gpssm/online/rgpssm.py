@@ -78,10 +78,6 @@ class RGPSSMState(Tracked):
 class RGPSSM(AugmentedMethod):
     """The recursive GP state-space model. `RGPSSM(state_dim).start()` is ready to learn.
 
-    Args, besides those of `gpssm.online.base.OnlineStateSpace`:
-        num_inducing: budget of inducing inputs, shared by all state dimensions.
-        trial: samples during which several hypotheses run side by side.
-
     >>> import gpssm
     >>> gpssm.RGPSSM(2, num_inducing=30, emission=[[1.0, 0.5]]).start()
     <RGPSSM stream: 0 sample(s), 2 state(s)>

@@ -46,6 +46,7 @@ NDArray = np.ndarray
 @dataclass(eq=False)
 class Stream:
     """A model that learns while it is used. Made by `OEnVI(...).start()` or `OEnVI.continuing(posterior)`.
+    Its `method` learns, its `seed` is for all draws; the first sample tells `output_dim` and `input_dim`.
 
     >>> import gpssm
     >>> stream = gpssm.VJF(1, num_inducing=2).start()
@@ -234,7 +235,7 @@ class Stream:
 
     @exclusive
     def prepare(self, horizon: int, *, num_paths: int = 500) -> None:
-        """Compile what such forecasts need, after the first sample: none of them waits for that later.
+        """Compile what forecasts of `horizon` steps and `num_paths` paths need, after the first sample: none waits.
 
         >>> import gpssm
         >>> stream = gpssm.VJF(1, num_inducing=2).start()
@@ -297,7 +298,7 @@ class Stream:
 
     @exclusive
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to one file, from which `gpssm.load` resumes bit for bit.
+        """Write everything to one file at `path`, from which `gpssm.load` resumes bit for bit.
 
         >>> import gpssm, tempfile
         >>> with tempfile.NamedTemporaryFile(suffix=".gpssm") as file:

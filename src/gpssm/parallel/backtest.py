@@ -85,7 +85,7 @@ class Backtest:
         return pandas.DataFrame(self.rows)
 
     def forecast(self, method: str) -> Forecast:
-        """Of a method, all its forecasts one after the other."""
+        """Of the `method` of that name, all its forecasts one after the other."""
         samples = np.concatenate(self.paths[method], axis=1)
         times = None if self.data.times is None else self.data.times.later(self.origins[0])
         return Forecast(samples, samples[:, :, :0], times, self.data.output_names)

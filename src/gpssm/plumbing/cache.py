@@ -1,6 +1,7 @@
 """Compiled programs, kept between runs: the same for the commands and for programs that use the library."""
 
 import hashlib
+import logging
 import os
 import platform
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gpssm.errors import InvalidInput
+
+logger = logging.getLogger(__name__)
 
 _VARIABLE = "GPSSM_CACHE"  # a directory, `1` for the default one, `0` for no cache, also of the commands
 
@@ -38,6 +41,7 @@ def cache(path: str | os.PathLike[str] | None = None, max_bytes: int = 1_000_000
     base = _default() if path is None else Path(path).expanduser().absolute()
     directory = _usable(base)
     _evict(base, max_bytes)
+    logger.info("compiled programs are kept in %s", directory)
     settings = {_DIRECTORY: str(directory), **_KEEP_ALL}
     # For JAX where it has not started yet, and for processes that are started from here.
     os.environ.setdefault(*QUIET)
@@ -58,6 +62,7 @@ def of_environment(default: str) -> None:
     if _DIRECTORY.upper() in os.environ:
         for name, value in _KEEP_ALL.items():
             os.environ.setdefault(name.upper(), str(value))
+        logger.info("compiled programs are kept in %s, as JAX was told", os.environ[_DIRECTORY.upper()])
         return
     try:
         cache(None if chosen == "1" else chosen)
@@ -118,6 +123,7 @@ def _evict(base: Path, max_bytes: int) -> None:
         if excess <= 0:
             break
         file.unlink(missing_ok=True)
+        logger.debug("deleted %s, which was not used for longest", file)
         excess -= size
 
 

@@ -2,7 +2,9 @@
 
 import functools
 import gc
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
@@ -12,6 +14,8 @@ import jax.monitoring
 
 from gpssm.plumbing.precision import double_precision
 from gpssm.plumbing.threads import all_cores
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -74,10 +78,14 @@ class Jitted(Generic[T]):
     def _compile(self, signature: Any, args: Any, kwargs: Any) -> None:
         with self._compiling, all_cores():
             if signature not in self._known:
+                started, clock = time.perf_counter(), CompileClock()
                 with _uncollected():
                     lowered = self._jitted.lower(*args, **kwargs)
                 lowered.compile()
                 self._known.add(signature)
+                how = "taken from the cache" if clock.hits else "compiled"
+                name = getattr(self._function, "__qualname__", repr(self._function))
+                logger.debug("%s %s in %.2f s", name, how, time.perf_counter() - started)
 
     def _signature(self, args: Any, kwargs: Any) -> Any:
         """What of the arguments a program depends on; None while another one is being traced."""
@@ -115,7 +123,7 @@ def bucket(size: int) -> int:
     return next(power * f // 4 for f in factors if power * f // 4 >= size)
 
 
-_totals = {"seconds": 0.0, "count": 0}
+_totals = {"seconds": 0.0, "count": 0, "hits": 0}
 
 
 def _listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
@@ -125,7 +133,13 @@ def _listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
             _totals["count"] += 1
 
 
+def _listen_to_hits(event: str, **kwargs: str | int) -> None:
+    if event == "/jax/compilation_cache/cache_hits":
+        _totals["hits"] += 1
+
+
 jax.monitoring.register_event_duration_secs_listener(_listen)
+jax.monitoring.register_event_listener(_listen_to_hits)
 
 
 class CompileClock:
@@ -143,3 +157,11 @@ class CompileClock:
     def count(self) -> int:
         """Number of programs."""
         return int(_totals["count"] - self._start["count"])
+
+    @property
+    def hits(self) -> int:
+        """How many of them were in the cache of compiled programs."""
+        return int(_totals["hits"] - self._start["hits"])
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s for {self.count} programs, {self.hits} of them from the cache"

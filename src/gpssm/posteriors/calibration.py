@@ -61,7 +61,7 @@ class Calibration(NamedTuple):
         return self.factors[np.minimum(np.arange(first, first + horizon), len(self.factors) - 1)]
 
     def applied(self, samples: Float[NDArray, "p h2 dy"], first: int = 0) -> Float[NDArray, "p h2 dy"]:
-        """Sample paths from step `first` on, spread about their median; where they have diverged they stay."""
+        """Paths `samples` from step `first` on, spread about their median; where they have diverged they stay."""
         return spread_by(self.at(samples.shape[1], first), samples)
 
     def as_dict(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Calibration(NamedTuple):
 
     @classmethod
     def of(cls, errors: "list[Errors]") -> "Calibration":
-        """From errors of forecasts, of one length, from several origins."""
+        """From `errors` of forecasts, of one length, from several origins."""
         score = np.stack([e.score for e in errors])  # (origins, h, dy)
         alike = np.mean([[independent(run) for run in e.standardised.T] for e in errors], axis=0)
         horizon = score.shape[1]

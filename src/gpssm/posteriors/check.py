@@ -111,6 +111,7 @@ class Check:
     scores: tuple[Score, ...]
     """Of the model itself, then of the simpler ones."""
     output_names: tuple[str, ...]
+    """dy of them."""
     numbers: int | None = None
     """How many numbers there are in them, if some are missing."""
 
@@ -120,7 +121,7 @@ class Check:
         return self.scores[0]
 
     def named(self, output_names: tuple[str, ...]) -> "Check":
-        """The same, with names for the outputs."""
+        """The same, with `output_names` for the outputs."""
         return Check(self.samples, self.scores, tuple(output_names), self.numbers)
 
     @property

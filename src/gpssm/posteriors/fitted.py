@@ -61,8 +61,11 @@ class Fitted(ABC):
     """
 
     method: str
+    """The name of the method that has learned it."""
     scaling: Scaling
+    """Between the user's units and standardised ones."""
     history: History
+    """The course of the fit."""
     recording: Series
     """The end of the (last) training recording, with the names of its channels."""
     num_samples: int | None
@@ -157,21 +160,27 @@ class Fitted(ABC):
         return self.filtered(self.checked(outputs, inputs, state), state=state, filter=chosen, seed=seed)
 
     def smooth(self, outputs: Any, inputs: Any = None, *, seed: int = 0) -> States:
-        """The state at every time given all samples; arguments and prior as those of `filter`."""
+        """The state at every time given all samples; `outputs`, `inputs`, `seed` and the prior as those of `filter`."""
         given = self.checked(outputs, inputs)
         return self._smoothed(given.outputs, self._with_past(given.inputs), seed)._replace(times=given.times)
 
     def one_step(
         self, outputs: Any, inputs: Any = None, *, state: States | None = None, seed: int = 0
     ) -> tuple[Float[NDArray, "t dy"], Float[NDArray, "t dy"]]:
-        """Mean and standard deviation of every sample, predicted from those before it; arguments as in `filter`."""
+        """Mean and standard deviation of every sample, predicted from those before it.
+
+        `outputs`, `inputs`, `state` and `seed` are those of `filter`.
+        """
         given = self.checked(outputs, inputs, state)
         predicted = self._predicted(given.outputs, self._with_past(given.inputs, state), state, seed)
         mean, var = (np.asarray(part, float) for part in predicted)
         return self.scaling.outputs(mean), np.sqrt(var) * self.scaling.output_scale
 
     def log_likelihood(self, outputs: Any, inputs: Any = None, *, filter: str | None = None, seed: int = 0) -> float:
-        """`sum_t log p(y_t | y_{1:t-1})` of a recording, in nats, for outputs in the user's units; as in `filter`."""
+        """`sum_t log p(y_t | y_{1:t-1})` of a recording, in nats, for outputs in the user's units.
+
+        `outputs`, `inputs`, `filter` and `seed` are those of `filter`.
+        """
         return self.filter(outputs, inputs, filter=filter, seed=seed).log_likelihood
 
     @overload
@@ -278,31 +287,34 @@ class Fitted(ABC):
         return replace(self._summary(), check=self.check, calibration=self.calibration)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all of it to one file, for `gpssm.load`; an interrupted save leaves the old file as it was."""
+        """Write all of it to a file at `path`, for `gpssm.load`; an interrupted save leaves the old file as it was."""
         serialization.write(path, self)
 
     def named(self, output_names: tuple[str, ...], input_names: tuple[str, ...], end: Times | None = None) -> Self:
-        """The same model, with names for its channels, and the time of the last sample that it has learned from."""
+        """The same model with `output_names` and `input_names`; `end` is the time of the last sample learned from."""
         recording, kept = self.recording.named(output_names, input_names), len(self.recording.outputs)
         times = None if end is None else end.later(1 - kept)
         check = None if self.check is None else self.check.named(output_names)
         return replace(cast(Any, self), recording=recording._replace(times=times), check=check)
 
     def learned_from(self, outputs: list[NDArray], inputs: list[NDArray], *, seed: int = 0) -> Self:
-        """The same model, which knows the checked recordings it was fitted to: forecasts start where the last ends."""
+        """The same model, which knows the checked `outputs` and `inputs` it has learned: forecasts start at their end.
+
+        `seed` is of the filter that finds the state there.
+        """
         kept, count = kept_recording(outputs[-1], inputs[-1]), sum(map(len, outputs))
         facts = self._facts(outputs, [with_past(c, self.input_lags) for c in inputs], seed)
         return replace(cast(Any, self), recording=kept, num_samples=count, **facts)
 
     def check_filter(self, filter: str | None) -> str:
-        """The filter of that name, or the default one; refused if this model has none such."""
+        """The `filter` of that name, or the default one; refused if this model has none such."""
         if filter is not None and filter not in self.filters:
             why = "" if len(self.filters) > 1 else ": the model is linear and is filtered exactly"
             raise InvalidInput(f"filter: expected one of {', '.join(self.filters)}, got {filter!r}{why}.")
         return filter or self.filters[0]
 
     def checked(self, outputs: Any, inputs: Any = None, state: States | None = None) -> Recording:
-        """A recording that a user has handed in, as arrays, to follow `state`; warns of what looks wrong."""
+        """`outputs` and `inputs` that a user has handed in, as arrays, to follow `state`; warns of what looks wrong."""
         check_state(state, self.state_dim)
         given = series(outputs, inputs, self._known(), _times_after(state))
         self._guard("outputs", given.outputs)
@@ -310,7 +322,7 @@ class Fitted(ABC):
         return given
 
     def future(self, horizon: int, inputs: Any = None, state: States | None = None) -> NDArray:
-        """Inputs (horizon, dc) to come that a user has handed in, as an array, to follow `state`, by default `end`."""
+        """`inputs` (`horizon`, dc) to come handed in by a user, as an array, to follow `state`, by default `end`."""
         positive_int("horizon", horizon)
         check_state(state, self.state_dim)
         expected = _times_after(self.end if state is None else state)
@@ -321,7 +333,7 @@ class Fitted(ABC):
     def filtered(
         self, given: Recording, *, state: States | None = None, filter: str | None = None, seed: int = 0
     ) -> States:
-        """What `filter` returns, of a checked recording."""
+        """What `filter` returns of a checked recording, `given`, with that `state`, `filter` and `seed`."""
         c = self._with_past(given.inputs, state)
         found = self._filtered(given.outputs, c, state, filter or self.filters[0], seed)
         return found._replace(times=given.times)
@@ -335,7 +347,7 @@ class Fitted(ABC):
         seed: int = 0,
         calibrated: bool = True,
     ) -> Forecast:
-        """What `forecast` returns, for checked inputs (horizon, dc)."""
+        """`forecast` of checked `inputs` (horizon, dc); `state`, `num_paths`, `seed` and `calibrated` as there."""
         pieces = self.pieces(inputs, state=state, num_paths=num_paths, seed=seed, calibrated=calibrated)
         return Forecast.joined(pieces, len(inputs))
 
@@ -348,7 +360,7 @@ class Fitted(ABC):
         seed: int = 0,
         calibrated: bool = True,
     ) -> Iterator[Forecast]:
-        """The same, a stretch of steps after the other, for a horizon whose paths would fill the memory."""
+        """What `ahead` joins, stretch after stretch; `inputs`, `state`, `num_paths`, `seed`, `calibrated` as there."""
         recent = self.recent_inputs if state is None else state.recent_inputs
         c = self.scaling.standardise_inputs(with_past(inputs, self.input_lags, recent))
         times = _times_after(self.end if state is None else state)

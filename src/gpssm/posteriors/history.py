@@ -16,12 +16,17 @@ class Progress(NamedTuple):
     """
 
     step: int
+    """Taken so far in this phase,"""
     max_steps: int
+    """of at most so many."""
     phase: str
+    """What is done now, in words."""
     elbo: float
     terms: dict[str, float]
     seconds: float
+    """Since the phase started."""
     messages: tuple[str, ...]
+    """What a watcher should know, so far."""
     snapshot: Callable[[], Any] | None = None
     """The model as it is now; for a watcher of `fit`, as a posterior."""
     seconds_left: float | None = None
@@ -34,20 +39,26 @@ class History:
     """One entry per chunk of steps. `elbo` and `terms` are in nats, for outputs in the user's units."""
 
     step: list[int] = field(default_factory=list)
+    """Steps taken at the end of every chunk."""
     elbo: list[Unbounded[float]] = field(default_factory=list)
     terms: dict[str, list[Unbounded[float]]] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
+    """Since the start, at the end of every chunk."""
     messages: list[str] = field(default_factory=list)
+    """What a user should know of the fit."""
     converged: bool = False
+    """Whether nothing was gained any more in the end."""
     interrupted: bool = False
+    """Whether Ctrl-C has ended it."""
     best: Unbounded[float] = -math.inf
     """The largest `elbo` of the last phase, that of the model returned."""
     compile_seconds: float = 0.0
+    """Of the whole fit, that went into compilation."""
     planned: bool = False
     """Whether the number of steps was chosen to be enough; then reaching it says nothing."""
 
     def followed_by(self, later: "History") -> "History":
-        """The course of a fit in two phases.
+        """The course of a fit in two phases, of which `later` is the second.
 
         >>> History([10, 20], [-3.0, -2.0], seconds=[1.0, 2.0]).followed_by(History([10], [-1.0], seconds=[1.0])).step
         [10, 20, 30]

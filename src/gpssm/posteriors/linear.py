@@ -53,6 +53,7 @@ class LinearPosterior(Fitted):
     """
 
     system: System
+    """A, C, Q and R, all but what follows."""
     input_weight: Float[NDArray, "dx dc"]
     """B (dx, dc)."""
     bias: Float[NDArray, " dx"]

@@ -48,9 +48,12 @@ class Posterior(Fitted):
     """
 
     model: GPSSM
+    """Standardised."""
     scaling: Scaling
     settings: ensemble.FilterSettings
+    """Members of the ensemble, and how they are updated."""
     fixed: tuple[str, ...]
+    """Names of the parameters that were not learned."""
     history: History
     method: str
     final_members: Float[NDArray, "n dx"]
@@ -82,7 +85,14 @@ class Posterior(Fitted):
 
     @double_precision
     def filtered_at(self, outputs: NDArray, inputs: NDArray, index: int, *, seed: int = 0) -> States:
-        """The state after one sample of a checked recording, to forecast from; what comes later is not read."""
+        """The state after one sample of a checked recording, to forecast from; what comes later is not read.
+
+        Args:
+            outputs: (T, dy) the recording, NaN where a value is missing.
+            inputs: (T, dc) of it.
+            index: of the sample, from 0.
+            seed: of the draws.
+        """
         y, c = outputs[: index + 1], with_past(inputs[: index + 1], self.input_lags)
         members, found = self._run(y, c, seed)
         return self._states(y[:0], c, found.mean[-1:], found.cov[-1:], np.zeros(0), members)

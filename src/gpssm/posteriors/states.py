@@ -32,8 +32,11 @@ class States(NamedTuple):
     """
 
     mean: Float[NDArray, "t dx"]
+    """Of every state, in its unit."""
     cov: Float[NDArray, "t dx dx"]
+    """Of every sample, in products of the units."""
     log_likelihood: float
+    """`log p(y)` in nats, for outputs in the user's units."""
     members: Float[NDArray, "n dx"]
     """Draws of the state after the last sample: where a forecast continues from."""
     recent_inputs: Float[NDArray, "past dc"] | None = None
@@ -104,7 +107,7 @@ class Outlook(ABC):
         return low, high
 
     def columns(self, quantiles: Sequence[float] | None = None) -> dict[str, Float[NDArray, " h"]]:
-        """Mean, standard deviation and quantiles of every output: `y1_mean`, `y1_sd`, `y1_q05`, ... by its name.
+        """Mean, standard deviation and `quantiles` of every output: `y1_mean`, `y1_sd`, `y1_q05`, ... by its name.
 
         The quantiles are the 5th, 50th and 95th in a hundred by default, or those that were kept.
         """
@@ -113,7 +116,7 @@ class Outlook(ABC):
         return _by_name(self._names(), {"mean": self.mean, "sd": self.std, **dict(found)})
 
     def to_dataframe(self, quantiles: Sequence[float] | None = None) -> "pandas.DataFrame":
-        """The `columns` as a table of pandas, with the times of the steps as index; 1, 2, ... if none are known.
+        """The `columns` of these `quantiles` as a table of pandas; its index are the times of the steps, or 1, 2, ...
 
         >>> paths = Forecast(np.array([[[1.0]], [[3.0]]]), np.zeros((2, 1, 1)), names=("flow",))
         >>> paths.to_dataframe([0.25])  # doctest: +NORMALIZE_WHITESPACE
@@ -131,7 +134,9 @@ class Outlook(ABC):
 
 class _Paths(NamedTuple):
     samples: Float[NDArray, "p h dy"]
+    """Of the outputs, observation noise included."""
     states: Float[NDArray, "p h dx"]
+    """Below them."""
     times: Times | None = None
     """Of the steps, if those of the samples before them are known."""
     names: tuple[str, ...] = ()
@@ -163,7 +168,7 @@ class Forecast(_Paths, Outlook):
 
     @classmethod
     def joined(cls, pieces: "Iterable[Forecast]", horizon: int) -> "Forecast":
-        """All steps of a forecast that was made in pieces, one after the other."""
+        """All `horizon` steps of a forecast that was made in `pieces`, one after the other."""
         done = 0
         for piece in pieces:
             if piece.samples.shape[1] == horizon:
@@ -228,14 +233,16 @@ class Forecast(_Paths, Outlook):
             return mean - reach, mean + reach
 
     def path_columns(self, level: float = 0.9) -> dict[str, Float[NDArray, " h"]]:
-        """The `band` of whole paths of every output: `y1_path_low`, `y1_path_high`, ... by its name."""
+        """The `band` of whole paths at `level`, of every output: `y1_path_low`, `y1_path_high`, ... by its name."""
         low, high = self.band(level, whole_path=True)
         return _by_name(self._names(), {"path_low": low, "path_high": high})
 
 
 class _Summary(NamedTuple):
     mean: Float[NDArray, "h dy"]
+    """Over the paths."""
     std: Float[NDArray, "h dy"]
+    """Standard deviation over the paths."""
     quantiles: tuple[float, ...]
     """Probabilities that something was kept of,"""
     edges: Float[NDArray, "q h dy"]
@@ -262,7 +269,7 @@ class ForecastSummary(_Summary, Outlook):
 
     @classmethod
     def of(cls, pieces: Iterable[Forecast], quantiles: tuple[float, ...]) -> "ForecastSummary":
-        """Of a forecast that is made in pieces, one after the other, none of which is kept."""
+        """With these `quantiles`, of a forecast in `pieces`, one after the other, none of which is kept."""
         rows: list[tuple[NDArray, NDArray, NDArray]] = []
         diverged, done = None, 0
         for piece in pieces:

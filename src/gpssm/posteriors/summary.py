@@ -38,17 +38,25 @@ class Summary:
     """
 
     method: str
+    """Its name."""
     rows: tuple[Row, ...]
+    """A parameter each, in the user's units."""
     iterations: int
+    """Steps of the optimiser."""
     elbo: float
     """What was maximised, in nats: of a linear model the log-likelihood itself. NaN if it is not known."""
     converged: bool
+    """Whether nothing was gained any more in the end."""
     messages: tuple[str, ...]
+    """What a user should know of the fit."""
     objective: str = "ELBO"
+    """What was maximised."""
     planned: bool = False
     """Whether the number of iterations was chosen to be enough."""
     check: Check | None = None
+    """On the end of the recordings, of a fit with `holdout`."""
     calibration: Calibration | None = None
+    """What the bands of forecasts are multiplied by."""
 
     def as_dict(self) -> dict[str, Any]:
         """The same, ready for JSON."""

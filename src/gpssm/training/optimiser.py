@@ -13,6 +13,7 @@ when to stop. The rules, so that nobody has to tune:
   fixed number of steps; the parameters returned are the best seen.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -31,6 +32,8 @@ from gpssm.posteriors.history import History, Progress
 from gpssm.training.progress import Monitor, record
 
 # objective(model, carry, data, key, settings) -> (value to maximise, (carry, terms))
+logger = logging.getLogger(__name__)
+
 Objective = Callable[..., tuple[jax.Array, tuple[Any, dict[str, jax.Array]]]]
 
 _ADAM = optax.scale_by_adam(b1=0.9, b2=0.99)
@@ -202,6 +205,7 @@ def train(
         left = None if pace is None else monitor.seconds_left(end - step, pace)
         report = Progress(step, end, phase, elbo, latest, seconds, tuple(messages), now, left)
         record(history, report, monitor.watch)
+        logger.debug("%s, step %d of at most %d: ELBO %.6g, %s", phase, step, end, elbo, latest)
         if decay_from is None:
             history.converged = stale >= schedule.patience
             if history.converged or step >= longest:
@@ -214,6 +218,8 @@ def train(
             warn(history.messages[-1], TrainingWarning)
             break
     history.best = best_elbo
+    why = "interrupted" if monitor.interruption.requested else "converged" if history.converged else "all of them"
+    logger.info("%s%d steps (%s): ELBO %.6g", label, step, why, best_elbo)
     return _assemble(model, best.free, names=names), best.carry, history
 
 

@@ -19,6 +19,7 @@ from gpssm.models.emission import LinearEmission
 from gpssm.models.gpssm import GPSSM
 from gpssm.models.noise import DiagonalNoise, Likelihood, Noise
 from gpssm.models.scaling import Scaling
+from gpssm.plumbing.docstrings import Described
 from gpssm.plumbing.validation import positive_int
 from gpssm.posteriors.posterior import Posterior
 from gpssm.training.linear_search import AUTO
@@ -89,25 +90,29 @@ class Problem(Initialisation):
 
 
 @dataclass(frozen=True)
-class Specification(ABC):
+class Specification(Described, ABC):
     """A state-space model to be learned, with everything that a user may want to choose of it.
 
     Args:
-        state_dim: dimension of the hidden state; `"auto"` is 4, or two more than there are outputs, or more
+        state_dim: dimension dx of the hidden state; `"auto"` is 4, or two more than there are outputs, or more
             where a linear model with more states forecasts the end of the recording clearly better.
-        emission: how outputs arise from states: `"observed"` (the first states are the outputs;
-            the default where there are at least as many states as outputs), `"learned"` (linear),
-            a known matrix C (dy, dx), or a function of x (n, dx) made of JAX operations. For a
-            function the scale of the states is that of `initial_state`, or one.
-        process_noise: initial variance(s) of the process noise, in your units.
-        obs_noise: initial variance(s) of the observation noise, in your units.
+        emission: how outputs arise from states: `"observed"` (the first states are the outputs; the default where
+            there are at least as many states as outputs), `"learned"` (linear; the default elsewhere), a known
+            matrix C (dy, dx), or a function of x (n, dx) made of JAX operations. For a function the scale of the
+            states is that of `initial_state`, or one.
+        process_noise: initial variance(s) of the process noise of one step, one number or (dx,), in squared units of
+            the states; by default their variances, 2% of them for a Student t, or what a skeleton says.
+        obs_noise: initial variance(s) of the observation noise, one number or (dy,), in squared units of the outputs;
+            by default a tenth of their variances, or what a skeleton says. Of a Student t its squared width.
         likelihood: of the outputs: `"gaussian"`, or `"student_t"`, for recordings with outliers.
-        initial_state: `(mean, covariance)` of x_0 if it is known, in your units.
-        fixed: names of parameters to hold fixed, for example `("obs_noise", "lengthscale")`.
-        window: steps per window; 0 takes every recording as one. Chosen by default.
-        noise_rate: learning rate of the noise variances, relative to the others.
-        schedule: learning rate, number of steps and when to stop.
-        dtype: `"float64"` or `"float32"`.
+        initial_state: `(mean, covariance)` of x_0, (dx,) and (dx, dx), or a number for either, in units of the states
+            and their squares; by default it is learned.
+        fixed: names of parameters to hold fixed, for example `("obs_noise", "lengthscale")`; by default none.
+        window: samples per window; 0 takes every recording as one. By default as the method needs, 5 to 100.
+        noise_rate: learning rate of the noise variances, a factor on the common one.
+        schedule: learning rate, number of steps and when to stop, by default `Schedule()`.
+        dtype: `"float64"` or `"float32"`, which all arrays of a fit have.
+        name: of the method in tables and summaries; by default that of its class.
     """
 
     state_dim: int

@@ -5,6 +5,7 @@ the end of the recording. Elsewhere, or where no simulation follows the recordin
 other random numbers each, and the best bound is kept of those whose free run stays with the recording.
 """
 
+import logging
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ from gpssm.training.linear_search import best_linear_models
 from gpssm.training.optimiser import Diverged
 from gpssm.training.problem import Problem, Specification
 from gpssm.training.progress import Monitor
+
+logger = logging.getLogger(__name__)
 
 # Half the variance of what a simulation does not explain, at which it does not follow the recording.
 _NOT_FOLLOWING = 0.1
@@ -80,7 +83,10 @@ class Restarts:
         # While skeletons are fitted, which takes seconds, what learns from them is compiled.
         self.method.compile_ahead(self._informed(linear[0], data, ys), self.method.schedule, self._key(0))
         skeletons = skeleton_search.skeletons(self.problem, data, linear[0], self.seed, self.monitor.searching())
+        errors = [round(c.error, 4) for c in skeletons]
+        logger.info("%d skeletons, whose simulations have the errors %s", len(errors), errors)
         if min(np.mean(c.obs) for c in skeletons) > _NOT_FOLLOWING:
+            logger.info("no simulation follows the recording: fits start from random numbers")
             return None
         candidates = skeleton_search.worth_a_trial(skeletons, linear)[:restarts]
         dx, lengths = self.method.state_dim, tuple(map(len, ys))
@@ -125,6 +131,7 @@ class Restarts:
 
         def tried(candidate: Candidate, posterior: Posterior, *, itself: bool) -> None:
             trials.append(Trial(candidate, posterior, Validation.of(posterior, kept, self.problem, cuts), itself))
+            logger.info("start %d: %s", len(trials), trials[-1])
 
         for number, candidate in enumerate(candidates):
             if data.slow:
@@ -132,13 +139,16 @@ class Restarts:
             try:
                 posterior = learn(candidate, trial_share, kept, number, _label(number, len(candidates)))
             except Diverged:
+                logger.info("a start from a skeleton (%s) diverges and is left out", candidate.kind)
                 continue  # a skeleton that explodes as soon as there is noise
             tried(candidate, posterior, itself=False)
             if self.monitor.interruption.requested:
                 break
         if not trials:
             return None
-        chosen = trials[best_validated([trial.validation for trial in trials])]
+        place = best_validated([trial.validation for trial in trials])
+        chosen = trials[place]
+        logger.info("start %d is chosen: the best bound among the best forecasts of the end", place + 1)
         if self.monitor.interruption.requested:
             return chosen.widened()
         refined = skeleton_search.refined(chosen.candidate, data)
@@ -147,6 +157,7 @@ class Restarts:
         except Diverged:
             return chosen.widened()
         if is_worse(Validation.of(final, ys, self.problem, cuts), chosen.validation):
+            logger.info("learning from everything has made it worse: it stays as it was chosen")
             return chosen.widened()
         return chosen._replace(posterior=final).widened()
 
@@ -174,6 +185,8 @@ class Restarts:
             # A bound from half of a fit cannot be compared with those of whole ones.
             if not interruption.requested or not found:
                 found.append(Restart.of(posterior, ys[longest], cs[longest], compared=len(problems) > 1))
+                if len(problems) > 1:
+                    logger.info("start %d: %s", len(found), found[-1])
             if interruption.requested:
                 break
         return best_bound(found)
@@ -228,6 +241,11 @@ class Trial(NamedTuple):
 
     Where outputs hardly move, what is learned from windows of a moment loses what a skeleton knows of a free run.
     """
+
+    def __str__(self) -> str:
+        what, (score, bound, widening) = "a skeleton itself" if self.itself else "from a skeleton", self.validation
+        facts = f"CRPS {score:.4g} sd at the end of the recording, bound {bound:.6g}, bands times {widening:.3g}"
+        return f"{what} ({self.candidate.kind}), {facts}"
 
     def widened(self) -> Posterior:
         """The fit, with bands as wide as that end says."""
@@ -294,6 +312,10 @@ class Restart(NamedTuple):
     """Mean log-density of the recording after its first samples, forecast from them alone."""
     error: float = 0.0
     """Root mean square of the forecast's error, in standard deviations of the recording."""
+
+    def __str__(self) -> str:
+        free_run = f"free run: density {self.density:.4g} per number, error {self.error:.4g} sd"
+        return f"bound {self.posterior.history.best:.6g}, {free_run}"
 
     @classmethod
     def of(cls, posterior: Posterior, y: np.ndarray, c: np.ndarray, *, compared: bool) -> "Restart":

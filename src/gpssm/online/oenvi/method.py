@@ -57,11 +57,10 @@ _FORGET_FROM = 20.0
 class OEnVI(AugmentedMethod):
     """OEnVI with everything a user may want to choose. `OEnVI(state_dim).start()` is ready to learn.
 
-    Args, besides those of `gpssm.online.base.OnlineStateSpace`:
-        num_inducing: budget M of inducing inputs, shared by all state dimensions.
-        kernel: `RBF()`, `Matern32()` or `Matern52()`.
-        num_members: size N of the ensemble.
-        trial: samples during which several hypotheses run side by side.
+    Args:
+        kernel: `RBF()`, which is the default, `Matern32()` or `Matern52()`; its length scales and variances start
+            from those of the first samples.
+        num_members: number N of members of the ensemble.
 
     >>> import gpssm
     >>> gpssm.OEnVI(2, kernel=gpssm.Matern52(), input_lags=3).start()

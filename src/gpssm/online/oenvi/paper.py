@@ -115,15 +115,17 @@ class PaperOEnVI(OnlineMethod):
     `warm_up` samples, as `EnVI.paper` takes them from a recording.
 
     Args:
-        state_dim: dimension of the state.
+        state_dim: dimension dx of the state.
         num_inducing: inducing points of each state dimension's GP.
-        emission: how outputs arise from states; as in `EnVI`.
-        obs_noise: start value of the variance(s) of the observation noise.
-        fixed: names of parameters to hold fixed.
-        num_members: size N of the ensemble.
+        emission: how outputs arise from states; as in `EnVI`, by default `"observed"`.
+        obs_noise: start value of the variance(s) of the observation noise, one number or (dy,), in squared units of
+            the outputs; by default a tenth of the variances of the first samples.
+        fixed: names of parameters to hold fixed; by default none.
+        num_members: number N of members of the ensemble.
         learning_rate: of Adam.
         objective: `"likelihood"` (Eq. OEnVI_obj) or `"alternative"` (Proposition 2).
         warm_up: samples looked at before the first one is learned from.
+        name: of the method in summaries.
     """
 
     state_dim: Annotated[int, shape("dx")]

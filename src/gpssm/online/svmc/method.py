@@ -61,7 +61,7 @@ _STEEP = 100.0  # that the derivative of a log-weight is at most
 class SVMC(OnlineStateSpace):
     """SVMC with everything a user may want to choose. `SVMC(state_dim).start()` is ready to learn.
 
-    Args, besides those of `gpssm.online.base.OnlineStateSpace`:
+    Args:
         num_inducing: budget M of inducing inputs, shared by all state dimensions.
         num_particles: number N of particles.
 

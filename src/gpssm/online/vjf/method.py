@@ -54,9 +54,9 @@ _RAISED = 2.0  # that the logarithm of Q grows at most by when the system has ch
 class VJF(OnlineStateSpace):
     """Variational joint filtering. `VJF(state_dim).start()` is ready to learn.
 
-    Args, besides those of `gpssm.online.base.OnlineStateSpace`:
+    Args:
         num_inducing: number of radial basis functions, shared by all state dimensions.
-        hidden: width of the recognition network.
+        hidden: units of the hidden layer of the recognition network.
 
     >>> import gpssm
     >>> gpssm.VJF(1, obs_noise=0.01).start()  # of known observation noise, a variance
