@@ -103,3 +103,12 @@ def test_a_browser_shows_it_whole_and_has_no_complaint(page: str, width: int, tm
     assert shown == width and needed <= width
     assert all(pictures) and (pictures or not page.startswith(("index", "gallery")))
     assert complaints == ""
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_a_page_that_is_too_wide_or_complains_would_be_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("<body><div style='width: 700px'>wide</div><script>nonsense()</script></body>")
+    needed, complaints = look(page, tmp_path / "profile", "document.documentElement.scrollWidth", 390)
+    assert needed >= 700 and "nonsense is not defined" in complaints
