@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all check bench clean help
+.PHONY: demo test test-all check docs bench clean help
 
 help:
 	@echo "make demo   learn an unknown system from 600 noisy numbers, with a picture"
 	@echo "make test   run the tests; make test-all, the slow ones, too"
 	@echo "make check  linter, formatter, type checker"
+	@echo "make docs   build the site, with every tutorial run: build/docs/index.html"
 	@echo "make bench  time one training iteration beside what XLA needs for its products alone, and whole fits"
 
 $(VENV)/bin/python:
@@ -20,8 +21,8 @@ $(STAMP): $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
 	@touch $@
 
-$(STAMP)-dev: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+$(STAMP)-dev $(STAMP)-docs: $(STAMP)-%: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
 demo: $(STAMP)
@@ -40,9 +41,13 @@ check: $(STAMP)-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(STAMP)-docs
+	$(BIN)/sphinx-build -q -W --keep-going -d build/doctrees docs build/docs
+	@echo build/docs/index.html
+
 bench: $(STAMP)-dev
 	$(BIN)/python benchmarks/iteration.py
 	$(BIN)/python benchmarks/fit.py
 
 clean:
-	rm -rf $(VENV) demo results
+	rm -rf $(VENV) build docs/gallery docs/reference/api demo results

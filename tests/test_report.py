@@ -3,9 +3,7 @@
 import html
 import json
 import math
-import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from browser import WIDTHS, look, needs_chromium
 from gpssm.datasets import SOURCES
 from gpssm.experiments import EXPERIMENTS, car, nascar
 from gpssm.experiments.base import Cell, Group, Task
@@ -220,35 +219,9 @@ def test_standard_errors_are_those_of_repetition() -> None:
         assert told == pytest.approx(exact(samples, axis=1).std(), rel=0.06)
 
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium"
-)
-_PROBE = "<script>document.title = JSON.stringify([...document.images].map(i => i.complete && i.naturalWidth))</script>"
-
-
-def look(report: Path, profile: Path) -> tuple[list[int], str]:
-    """The widths of the pictures that a browser has loaded, and all that it complained about.
-
-    It is shown a copy with a probe at its end, so that what is loaded can be read from the page.
-    """
-    copy = report.with_name("probed.html")
-    copy.write_text(report.read_text().replace("</body>", f"{_PROBE}</body>"))
-    options = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom")
-    command = [
-        str(CHROMIUM), *options, "--enable-logging=stderr", "--virtual-time-budget=5000",
-        f"--user-data-dir={profile}", copy.as_uri(),
-    ]  # fmt: skip
-    environment = os.environ | {"HOME": str(profile)}
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=environment)
-    copy.unlink()
-    widths = json.loads(html.unescape(re.findall(r"<title>(.*?)</title>", shown.stdout)[0]))
-    return widths, "\n".join(line for line in shown.stderr.splitlines() if "CONSOLE" in line)
-
-
 @needs_chromium
 def test_a_browser_shows_every_figure_and_has_no_complaint(made: Path, tmp_path: Path) -> None:
-    widths, complaints = look(made / "report.html", tmp_path)
+    widths, complaints = look(made / "report.html", tmp_path, WIDTHS)
     assert len(widths) == len(FIGURES) and min(widths) > 300
     assert complaints == ""
 
@@ -260,7 +233,7 @@ def test_a_picture_that_is_broken_would_be_seen(made: Path, tmp_path: Path) -> N
         (made / "report.html").read_text().replace('src="data:image/png;base64,', 'src="data:image/png;base64,AAAA', 1)
     )
     broken.write_text(page.replace("</body>", "<script>nonsense()</script></body>"))
-    widths, complaints = look(broken, tmp_path)
+    widths, complaints = look(broken, tmp_path, WIDTHS)
     assert widths[0] in (0, False) and min(widths[1:]) > 300
     assert "nonsense is not defined" in complaints
 
@@ -274,5 +247,5 @@ def test_real_experiments_from_the_command_to_the_browser(tmp_path: Path, monkey
     command += ["--only", "car:KF,sysid:ARX,sysid:TrainingMean"]
     done = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout)
     assert done["failed"] == 0 and done["done"] == done["total"] > 2
-    widths, complaints = look(tmp_path / "report.html", tmp_path / "profile")
+    widths, complaints = look(tmp_path / "report.html", tmp_path / "profile", WIDTHS)
     assert len(widths) == 4 and min(widths) > 300 and complaints == ""  # of two emissions and of two recordings

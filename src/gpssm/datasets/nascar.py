@@ -37,7 +37,7 @@ def nascar_function(x: NDArray | list[list[float]]) -> NDArray:
 
 
 def nascar(length: int = 2500, seed: int = 0) -> Nascar:
-    """Simulate two states, seen through ten channels; x_0 ~ 10 N(0, I), clipped to |x_1| <= 10, |x_2| <= 8.
+    """Simulate two states, seen through ten channels; `x_0 ~ 10 N(0, I)`, clipped to `|x_1| <= 10`, `|x_2| <= 8`.
 
     Args:
         length: number of samples.

@@ -83,7 +83,7 @@ class DiagonalNoise(Noise, Likelihood):
     """`N(0, diag(variance))`, as noise of the state or as the Gaussian likelihood.
 
     Args:
-        variance: (n,) of every dimension, or a batch of them (*b, n).
+        variance: (n,) of every dimension, or a batch of them `(*b, n)`.
 
     >>> noise = DiagonalNoise([1.0, 4.0])
     >>> noise.covariance.tolist(), noise.draws(jnp.ones(2)).tolist()
@@ -118,7 +118,7 @@ class FullNoise(Noise):
     """`N(0, chol chol^T)`, noise of a state.
 
     Args:
-        chol: (n, n), lower triangular; in a batch (*b, n, n) any factor of the covariance.
+        chol: (n, n), lower triangular; in a batch `(*b, n, n)` any factor of the covariance.
 
     >>> noise = FullNoise([[1.0, 0.0], [1.0, 2.0]])
     >>> noise.covariance.tolist(), noise.variance.tolist()
