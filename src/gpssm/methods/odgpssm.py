@@ -14,6 +14,7 @@ from gpssm.methods.prssm import PRSSM
 @dataclass(frozen=True)
 class ODGPSSM(PRSSM):
     """PRSSM with mixed GPs; W (dx, dx) is the identity before training.
+
     >>> import gpssm
     >>> gpssm.ODGPSSM(state_dim=4).mixed
     True

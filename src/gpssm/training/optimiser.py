@@ -31,9 +31,9 @@ from gpssm.plumbing.messages import warn
 from gpssm.posteriors.history import History, Progress
 from gpssm.training.progress import Monitor, record
 
-# objective(model, carry, data, key, settings) -> (value to maximise, (carry, terms))
 logger = logging.getLogger(__name__)
 
+# objective(model, carry, data, key, settings) -> (value to maximise, (carry, terms))
 Objective = Callable[..., tuple[jax.Array, tuple[Any, dict[str, jax.Array]]]]
 
 _ADAM = optax.scale_by_adam(b1=0.9, b2=0.99)
