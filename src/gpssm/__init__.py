@@ -30,7 +30,10 @@ _HOMES = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values()
     "Matern52": "gpssm.gp.kernels",
     "LinearEmission": "gpssm.models.emission",
 }
-_SUBMODULES = ("datasets", "filters", "gp", "models", "methods", "experiments", "evaluation", "metrics", "plots")
+_SUBMODULES = (
+    *("datasets", "filters", "gp", "models", "methods", "experiments", "evaluation", "metrics"),
+    *("plots", "sktime", "river"),
+)
 __getattr__, __dir__ = exports(__name__, "__version__", _HOMES | {name: f"gpssm.{name}" for name in _SUBMODULES})
 
 _cache_of_environment(default="0")
