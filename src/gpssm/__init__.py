@@ -31,7 +31,10 @@ _HOMES = {entry.attribute: entry.module for entry in (METHODS | ONLINE).values()
     "Matern52": "gpssm.gp.kernels",
     "LinearEmission": "gpssm.models.emission",
 }
-_SUBMODULES = ("datasets", "filters", "gp", "models", "methods", "experiments", "evaluation", "metrics", "plots")
+_SUBMODULES = (
+    *("datasets", "filters", "gp", "models", "methods", "experiments", "evaluation", "metrics"),
+    *("plots", "sktime", "river"),
+)
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # whoever wants to read what is logged says where
 _cache_of_environment(default="0")
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
     from gpssm import metrics as metrics
     from gpssm import models as models
     from gpssm import plots as plots
+    from gpssm import river as river
+    from gpssm import sktime as sktime
     from gpssm.gp.kernels import RBF as RBF
     from gpssm.gp.kernels import Matern32 as Matern32
     from gpssm.gp.kernels import Matern52 as Matern52

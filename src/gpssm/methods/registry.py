@@ -62,6 +62,29 @@ def build_online(name: str, **choices: Any) -> Any:
     return _build(name, ONLINE, choices)
 
 
+def chosen(method: Any, call: str, defaults: Mapping[str, Any], choices: Mapping[str, Any]) -> Any:
+    """A method that was handed in, which then is as it is; or the one of that name, with what was chosen of it.
+
+    Args:
+        method: a method, or its name.
+        call: what the method is for: `"fit"`, or `"start"` for an online one.
+        defaults: choices that are made for a method by name, if it has them and nothing else was chosen.
+        choices: what was chosen, None where nothing was.
+
+    >>> chosen("EnVI", "fit", {"state_dim": "auto"}, {"num_inducing": 10, "likelihood": None}).num_inducing
+    10
+    """
+    made = {name: value for name, value in choices.items() if value is not None}
+    if isinstance(method, str):
+        by_name = build if call == "fit" else build_online
+        return by_name(method, **(applicable(method, **defaults) | made))
+    if not hasattr(method, call):
+        raise InvalidInput(f"method: expected a name, or a method that has a `{call}`, got {method!r}.")
+    if made:
+        raise InvalidInput(f"{next(iter(made))}: expected None beside a method that is not given by name, {method!r}.")
+    return method
+
+
 def online_method(name: str) -> Any:
     """The class of the online method called `name`."""
     return _load(_find(name, ONLINE)[1])
