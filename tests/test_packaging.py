@@ -62,13 +62,25 @@ def test_a_package_lists_what_it_has_itself_and_what_it_loads_on_first_use() -> 
     assert {"LIKELIHOODS", "GPSSM"} <= set(dir(gpssm.models))
 
 
-def test_plots_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(gpssm, "plots")
-    monkeypatch.delitem(sys.modules, "gpssm.plots")
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(ModuleNotFoundError, match=r"gpssm.plots needs matplotlib; run pip install 'gpssm\[plot\]'"):
-        _ = gpssm.plots
+@pytest.mark.parametrize(
+    ("room", "package", "first", "extra"),
+    [
+        ("plots", "matplotlib", "matplotlib.pyplot", "plot"),
+        ("sktime", "sktime", "sktime.datatypes", "sktime"),
+        ("river", "river", "river.conf.interval", "river"),
+    ],
+)
+def test_a_room_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, room: str, package: str, first: str, extra: str
+) -> None:
+    monkeypatch.delattr(gpssm, room, raising=False)
+    monkeypatch.delitem(sys.modules, f"gpssm.{room}", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, first, None)
+    sentence = rf"^gpssm\.{room} needs {package}; run pip install 'gpssm\[{extra}\]'\.$"
+    with pytest.raises(ModuleNotFoundError, match=sentence):
+        getattr(gpssm, room)
+    assert extra in PROJECT["project"]["optional-dependencies"]
 
 
 def test_the_source_archive_is_what_is_tracked() -> None:

@@ -140,14 +140,14 @@ def test_before_there_is_a_model_the_mean_is_said() -> None:
 
 def test_data_sets_and_pipelines_of_river() -> None:
     data = list(datasets.AirlinePassengers())[:40]  # whose x is a date
-    score = evaluate.evaluate(data, small(state_dim=2), metrics.MAE(), horizon=3)
+    score = evaluate.evaluate(data, small(), metrics.MAE(), horizon=3)
     assert all(0 < step.get() < 100 for step in score.metrics)
 
     def season(x: dict) -> dict:
         angle = 2 * math.pi * x["month"].month / 12
         return {"sin": math.sin(angle), "cos": math.cos(angle)}
 
-    model = compose.FuncTransformer(season) | small(state_dim=2)
+    model = compose.FuncTransformer(season) | small()
     for x, y in data[:30]:
         model.learn_one(x, y)
     assert model["OEnVIForecaster"].stream.input_dim == 2

@@ -102,6 +102,14 @@ def test_envi_by_name_and_as_a_method() -> None:
     found = forecaster.predict([1, 2])
     assert found.name == "x"
     np.testing.assert_allclose(found, expected, rtol=1e-12)
+    # Samples that come one by one have draws of their own: the same noise in every step would add up.
+    later, state = gpssm.datasets.kink(43, 0.05, 0.08, seed=0).outputs[40:, 0], forecaster.fitted_.end
+    for t, value in enumerate(later, 40):
+        forecaster.update(pd.Series([value], [t], name="x"), update_params=False)
+        state = forecaster.fitted_.filter([value], state=state, seed=3 + t)
+    expected = forecaster.fitted_.forecast(1, state=state, num_paths=30, seed=3).mean[:, 0]
+    np.testing.assert_allclose(forecaster.predict([1]), expected, rtol=1e-12)
+
     by_name = GPSSMForecaster(state_dim=2, num_inducing=7, likelihood="student_t")._method()
     assert by_name == gpssm.EnVI(2, 7, likelihood="student_t")
     assert GPSSMForecaster()._method().state_dim == "auto"
@@ -158,7 +166,7 @@ def test_update_goes_on_filtering(pieces: list[int]) -> None:
     forecaster = GPSSMForecaster("ARX").fit(y[:100], X[:100])
     model, at = forecaster.fitted_, 100
     for length in pieces:
-        forecaster.update(y[at : at + length], X[at : at + length], update_params=False)
+        forecaster.update(y[at : at + length], X[["pump", "valve"]][at : at + length], update_params=False)
         at += length
     assert forecaster.fitted_ is model and forecaster.cutoff == y.index[-1]
     state = model.filter(y.to_numpy(), X.to_numpy())
@@ -194,14 +202,18 @@ def _state(forecaster: GPSSMForecaster, y: pd.DataFrame, X: pd.DataFrame) -> gps
     return forecaster.fitted_.filter(y.to_numpy(), X.to_numpy())
 
 
-@pytest.mark.parametrize("frequency", ["D", "h", "MS", "W-SUN", "QS-OCT", "15min"])
-def test_dates_may_come_one_by_one_and_with_gaps(frequency: str) -> None:
+@pytest.mark.parametrize("frequency", [None, "D", "h", "MS", "W-SUN", "QS-OCT", "15min"])
+def test_samples_may_come_one_by_one_and_with_gaps(frequency: str | None) -> None:
     values = np.sin(0.4 * np.arange(40.0))
-    y = pd.Series(values, pd.date_range("2020-01-01", periods=40, freq=frequency))
+    dates = pd.RangeIndex(40) if frequency is None else pd.date_range("2020-03-20", periods=40, freq=frequency)
+    y = pd.Series(values, dates)
     forecaster = GPSSMForecaster("ARX").fit(y[:30])
     for t in (30, 31, 34):  # two do not come
         forecaster.update(y[t : t + 1], update_params=False)
-    assert len(forecaster._recording()[0]) == 35 and np.isnan(forecaster._recording()[0][32:34]).all()
+    assert (
+        len(forecaster._recording(forecaster._cur_y, None)[0]) == 35
+        and np.isnan(forecaster._recording(forecaster._cur_y, None)[0][32:34]).all()
+    )
     found = forecaster.predict([1, 3])
     assert list(found.index) == [y.index[35], y.index[37]]
     np.testing.assert_allclose(found, values[[35, 37]], atol=0.01)
@@ -226,6 +238,13 @@ def test_what_cannot_be_meant_is_said() -> None:
         forecaster.predict([1], X[100:].rename(columns={"pump": "valve 2"}))
     with pytest.raises(InvalidInput, match="inputs: "):
         forecaster.predict([1])
+    with pytest.raises(InvalidInput, match="X: the forecaster was fitted without; expected None"):
+        GPSSMForecaster("LastValue").fit(y).predict([1], X)
+    with pytest.raises(InvalidInput, match="NaN"):
+        forecaster.update(y[100:101], update_params=False)
+    forecaster.update(y[100:101], X[100:101], update_params=False)  # as if nothing had happened
+    expected = GPSSMForecaster("ARX").fit(y[:100], X[:100]).update(y[100:101], X[100:101], update_params=False)
+    pd.testing.assert_frame_equal(forecaster.predict([1], X), expected.predict([1], X))
     with pytest.raises(InvalidInput, match="state_dim: ARX has no such choice"):
         GPSSMForecaster("ARX", state_dim=2).fit(y)
     with pytest.raises(InvalidInput, match="num_inducing: expected None beside a method that is not given by name"):

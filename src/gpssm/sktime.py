@@ -43,6 +43,8 @@ from gpssm.posteriors.fitted import Fitted
 from gpssm.posteriors.states import Forecast, States
 
 NDArray = np.ndarray
+_Arrays = tuple[NDArray, NDArray | None]
+"""A recording: outputs (T, dy), NaN where one is missing, and inputs (T, dc) if there are any."""
 
 
 class _Predicted(NamedTuple):
@@ -152,19 +154,22 @@ class GPSSMForecaster(BaseForecaster):
 
     def _fit(self, y: pd.DataFrame, X: pd.DataFrame | None, fh: Any) -> "GPSSMForecaster":
         self._cur_y, self._cur_X, self._freq = y, X, getattr(self.cutoff, "freq", None)
-        self._learn()
+        self._learn(*self._recording(y, X))
         return self
 
     def _update(self, y: pd.DataFrame, X: pd.DataFrame | None = None, update_params: bool = True) -> "GPSSMForecaster":
-        known = self._recording()
-        if getattr(self.cutoff, "freq", None) is None and self._freq is not None:
-            self._cutoff = self.cutoff._with_freq(self._freq)
-        self._cur_y = update_data(self._cur_y, y)[: self.cutoff[0]]
-        self._cur_X = update_data(self._cur_X, X)
+        if isinstance(self.cutoff, pd.DatetimeIndex):  # a single date does not tell the step
+            self._cutoff = pd.DatetimeIndex(self.cutoff, freq=self._freq)
+        known = self._recording(self._cur_y, self._cur_X)
+        outputs, inputs = update_data(self._cur_y, y).loc[: self.cutoff[0]], X
+        if self._cur_X is not None:
+            inputs = update_data(self._cur_X, X)[self._cur_X.columns]
+        now = self._recording(outputs, inputs)
         if update_params:
-            self._learn()
+            self._learn(*now)
         else:
-            self._follow(*known)
+            self._follow(known, now)
+        self._cur_y, self._cur_X = outputs, inputs
         return self
 
     def _predict(self, fh: ForecastingHorizon, X: pd.DataFrame | None) -> pd.DataFrame:
@@ -192,29 +197,30 @@ class GPSSMForecaster(BaseForecaster):
         choices = {"state_dim": self.state_dim, "num_inducing": self.num_inducing, "likelihood": self.likelihood}
         return registry.chosen(self.method, "fit", {"state_dim": "auto"}, choices)
 
-    def _learn(self) -> None:
+    def _learn(self, outputs: NDArray, inputs: NDArray | None) -> None:
         """A new model, from all data so far."""
-        given, inputs = self._recording()
         whole = isinstance(self.random_state, (int, np.integer))
         self._seed = int(self.random_state if whole else check_random_state(self.random_state).randint(2**31 - 1))
         limits = {"holdout": self.holdout, "max_seconds": self.max_seconds}
-        fitted: Fitted = self._method().fit(given, inputs, seed=self._seed, **limits)
+        fitted: Fitted = self._method().fit(outputs, inputs, seed=self._seed, **limits)
         of_outputs, of_inputs = (() if t is None else tuple(map(str, t.columns)) for t in (self._cur_y, self._cur_X))
         self.fitted_ = fitted.named(of_outputs, of_inputs)
         self._now: States | None = None  # at the cutoff, if that is not where the fit has ended
 
-    def _follow(self, outputs: NDArray, inputs: NDArray | None) -> None:
-        """The state at the cutoff, of a model that was at the end of these outputs and inputs."""
-        y, c = self._recording()
-        count = len(outputs)
-        goes_on = np.array_equal(y[:count], outputs, equal_nan=True)
-        if c is not None and inputs is not None:
-            goes_on = goes_on and np.array_equal(c[:count], inputs)
-        state = (self._now or self.fitted_.end) if goes_on else None
-        count = count if goes_on else 0
-        if count < len(y):
-            later = None if c is None else c[count:]
-            self._now = self.fitted_.filter(y[count:], later, state=state, seed=self._seed)
+    def _follow(self, known: _Arrays, now: _Arrays) -> None:
+        """The state at the end of the recording `now`, of a model that was at the end of the one `known` before."""
+        (y, c), count = now, len(known[0])
+        same = [
+            np.array_equal(new[:count], old, equal_nan=True)
+            for old, new in zip(known, now, strict=True)
+            if old is not None and new is not None
+        ]
+        state = (self._now or self.fitted_.end) if all(same) else None
+        first = 0 if state is None else count
+        if first < len(y):
+            later = None if c is None else c[first:]
+            # Draws belong to the number of a sample: the same for each of them would add up.
+            self._now = self.fitted_.filter(y[first:], later, state=state, seed=self._seed + first)
 
     def _predicted(self, fh: ForecastingHorizon, X: pd.DataFrame | None) -> _Predicted:
         """All that is said of the samples at these steps, which sktime has sorted."""
@@ -222,7 +228,7 @@ class GPSSMForecaster(BaseForecaster):
         past, ahead = steps[steps <= 0], steps[steps > 0]
         mean = std = np.zeros((0, self.fitted_.output_dim))
         if len(past):
-            outputs, inputs = self._recording()
+            outputs, inputs = self._recording(self._cur_y, self._cur_X)
             if len(outputs) - 1 + past[0] < 0:
                 raise InvalidInput(f"fh: {past[0]} is before the first sample; expected at least {1 - len(outputs)}.")
             before = self.fitted_.one_step(outputs, inputs, seed=self._seed)
@@ -235,12 +241,11 @@ class GPSSMForecaster(BaseForecaster):
 
     # Tables and arrays ---------------------------------------------------------------------------
 
-    def _recording(self) -> tuple[Float[NDArray, "t dy"], Float[NDArray, "t dc"] | None]:
-        """All samples up to the cutoff, in regular steps from the first on.
+    def _recording(self, y: pd.DataFrame, inputs: pd.DataFrame | None) -> _Arrays:
+        """All samples, in regular steps from the first to the last.
 
         At a time that is in neither table, outputs are missing and inputs stay what they were.
         """
-        y, inputs = self._cur_y, self._cur_X
         at = self._steps(y.index, y.index[:1])
         outputs = np.full((at[-1] + 1, y.shape[1]), np.nan)
         outputs[at] = y.to_numpy(float)
@@ -256,8 +261,10 @@ class GPSSMForecaster(BaseForecaster):
 
     def _future(self, X: pd.DataFrame | None, horizon: int) -> Float[NDArray, "h dc"] | None:
         """Rows of inputs for every step up to the horizon."""
-        if X is None or self._cur_X is None:
-            return None if X is None else X.to_numpy(float)[-horizon:]
+        if X is None:
+            return None
+        if self._cur_X is None:
+            raise InvalidInput("X: the forecaster was fitted without; expected None.")
         if set(X.columns) != set(self._cur_X.columns):
             raise InvalidInput(f"X: has columns {list(X.columns)}; expected {list(self._cur_X.columns)}, as in fit.")
         at = self._steps(X.index, self.cutoff)
@@ -271,13 +278,11 @@ class GPSSMForecaster(BaseForecaster):
 
     def _steps(self, index: pd.Index, origin: pd.Index) -> NDArray:
         """How many steps after `origin` the times of an index are."""
-        if isinstance(index, pd.DatetimeIndex):
-            if self._freq is None:
-                raise InvalidInput(
-                    "y: the times of its index have no regular step; expected one, as after y.asfreq('D'), "
-                    "where a missing sample is NaN."
-                )
-            origin = origin._with_freq(None)
+        if isinstance(index, pd.DatetimeIndex) and self._freq is None:
+            raise InvalidInput(
+                "y: the times of its index have no regular step; expected one, as after y.asfreq('D'), "
+                "where a missing sample is NaN."
+            )
         horizon = ForecastingHorizon(index, is_relative=False, freq=self._freq)
         return horizon.to_relative(origin).to_numpy()
 
