@@ -107,8 +107,10 @@ def test_it_can_be_chosen_and_changed_after_jax_has_started(tmp_path: Path) -> N
 
 def test_what_was_not_used_for_longest_is_deleted(tmp_path: Path, settings: None) -> None:
     directory = gpssm.cache(tmp_path)
-    other = tmp_path / "another_processor"
-    other.mkdir()
+    other, foreign = tmp_path / f"{0:016x}", tmp_path / "another program"
+    for place in (other, foreign, directory / "x-cache"):
+        place.mkdir()
+    (foreign / "y-cache").write_bytes(bytes(1000))
     files = [directory / "a-cache", other / "b-cache", directory / "c-cache", directory / "not mine"]
     for age, file in zip((30, 20, 10, 40), files, strict=True):
         file.write_bytes(bytes(100))
@@ -118,6 +120,7 @@ def test_what_was_not_used_for_longest_is_deleted(tmp_path: Path, settings: None
     assert [file.exists() for file in files] == [False, True, True, True]
     gpssm.cache(tmp_path, max_bytes=150)
     assert [file.exists() for file in files] == [False, False, True, True]
+    assert (foreign / "y-cache").exists() and (directory / "x-cache").is_dir()
 
 
 def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path, settings: None) -> None:

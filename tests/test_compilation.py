@@ -59,6 +59,50 @@ print(first, second, third, len(os.sched_getaffinity(0)), os.environ.get("PJRT_N
     assert run_on(TEST_CORES, code) == f"1 {len(TEST_CORES)} 1 {len(TEST_CORES)} None"
 
 
+def test_a_failure_and_calls_at_once_leave_everything_as_it_was() -> None:
+    """Affinity if JAX does not start; and threads of the BLAS, which belong to all threads."""
+    code = """
+import threading
+from unittest import mock
+from gpssm.plumbing import threads
+with mock.patch.object(threads, "_start", side_effect=RuntimeError):
+    try:
+        with threads.one_core(): pass
+    except RuntimeError:
+        failed = len(os.sched_getaffinity(0))
+import scipy.linalg
+blas, entered, left, found = threads._start(), threading.Event(), threading.Event(), []
+before = blas.get()
+def first():
+    with threads.one_core():
+        entered.set(); second_in.wait()
+    left.set()
+second_in = threading.Event()
+def second():
+    entered.wait()
+    with threads.one_core():
+        second_in.set(); left.wait(); found.append(blas.get())
+both = [threading.Thread(target=f) for f in (first, second)]
+for t in both: t.start()
+for t in both: t.join()
+print(failed, found[0], blas.get() == before)
+"""
+    assert run_on(TEST_CORES, code) == f"{len(TEST_CORES)} 1 True"
+
+
+def test_a_process_may_end_while_it_compiles_ahead() -> None:
+    code = """
+import jax.numpy as jnp, numpy as np
+from gpssm.plumbing.compilation import jit
+def slow(x):
+    for i in range(100): x = jnp.linalg.cholesky(x @ x.T + (i + 1) * jnp.eye(len(x))) + jnp.sin(x)
+    return x
+jit(slow, hot=True).ahead(np.ones((30, 30), np.float32))
+print("ended")
+"""
+    assert run_on(TEST_CORES, code) == "ended"
+
+
 def test_a_pinned_process_stays_where_it_is() -> None:
     before = os.sched_getaffinity(0)
     with threads.one_core():

@@ -175,5 +175,7 @@ def test_what_cannot_be_used_is_refused() -> None:
     for sensor in ("x", 2, 0.5):
         with pytest.raises(InvalidInput, match=r"sensor: .*one of 1, 2"):
             fleet[sensor]  # type: ignore[index]
-    with pytest.raises(InvalidInput, match="stream: "):
-        fleet[0] = gpssm.OEnVI(1).start()
+    for stream in (gpssm.OEnVI(1).start(), gpssm.VJF(2, num_inducing=2).start(), fleet[1]):
+        with pytest.raises(InvalidInput, match="stream: "):
+            fleet[0] = stream
+    fleet[0] = fleet[0]

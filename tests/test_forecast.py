@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from gpssm.posteriors import states
 from gpssm.posteriors.states import Forecast
 
 LARGE = st.floats(-1.7e308, 1.7e308)
@@ -27,6 +28,15 @@ def test_moments_of_large_numbers(samples: np.ndarray) -> None:
     std = wide.std(axis=0, ddof=1)
     fits = std < np.finfo(float).max
     assert (np.abs(forecast.std - std)[fits] <= np.maximum(1e-7 * largest[fits], 1e-150)).all()
+
+
+@settings(deadline=None, max_examples=300, derandomize=True)
+@given(ANYTHING, st.data())
+def test_where_paths_are_cut_they_stay_where_they_left(samples: np.ndarray, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, samples.shape[1]))
+    whole = states._held(samples)
+    if 0 < at < samples.shape[1]:
+        np.testing.assert_array_equal(states._held(samples[:, at:], whole[:, :at]), whole[:, at:])
 
 
 @settings(deadline=None, max_examples=300, derandomize=True)

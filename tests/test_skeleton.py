@@ -277,6 +277,26 @@ def test_how_much_is_held_back(length: int) -> None:
     assert of.error(of.outputs) == 0.0 and np.isnan(of.learned()[:, length:]).all()
 
 
+@pytest.mark.parametrize("length", [1, 50, 700, 1500, 9000])
+def test_pieces_are_as_many_samples_whatever_the_recordings_are(length: int) -> None:
+    """Shorter than a piece, each is one: of just more than the limit most is left."""
+    rng, count = np.random.default_rng(0), 8200 // length + 1
+    outputs = [rng.normal(size=(length, 1)) for _ in range(count)]
+    kept, inputs = candidates.pieces(outputs, [np.zeros((length, 0))] * count)
+    assert 0.7 * 8192 < sum(map(len, kept)) <= 8192 and [len(c) for c in inputs] == [len(y) for y in kept]
+
+
+def test_a_gap_where_a_fit_is_scored_is_no_score(
+    monkeypatch: pytest.MonkeyPatch, of_rectified: tuple[gpssm.Posterior, np.ndarray, np.ndarray]
+) -> None:
+    fitted, outputs, inputs = of_rectified
+    monkeypatch.setattr(restarts, "_SCORED", 20)
+    y = outputs[:LENGTH].copy()
+    y[150:175] = np.nan
+    problem = gpssm.EnVI(3, 10).problem([y], [inputs[:LENGTH]], 0)
+    assert Validation.of(fitted, [y], problem, (150,)).score == np.inf
+
+
 def test_the_order_is_no_larger_than_it_must_be() -> None:
     def of_order(order: int, error: float) -> Candidate:
         fit = skeleton.SkeletonFit(Skeleton(0, 0, 0, 0, np.zeros(order), 0), 0, 0, 0, 0)

@@ -171,6 +171,11 @@ def test_what_a_summary_cannot_do_is_said(linear: Any) -> None:
         with pytest.raises(InvalidInput, match=sentence):
             refused()
     assert summary.band(0.8)[0].shape == (5, 1)
+    assert linear.forecast(5, np.zeros((5, 1)), quantiles=0.9).quantile(0.9).shape == (5, 1)
+
+
+def test_there_may_be_more_paths_than_numbers_in_a_stretch() -> None:
+    assert stretches.rows_of(3, width=600_000) == 64
 
 
 def test_a_path_that_diverges_stays_where_it_left(monkeypatch: pytest.MonkeyPatch) -> None:

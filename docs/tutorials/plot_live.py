@@ -66,8 +66,8 @@ plt.show()
 
 # %%
 # After four seconds it has seen one jump, and does not know that there are others. After ten it knows both, but not
-# when the next one will come; after forty the ramp is certain for a second or two, and the band says when doubt begins. How
-# good its one-step predictions became, and whether their bands held:
+# when the next one will come; after forty the ramp is certain for a second or two, and the band says when doubt
+# begins. How good its one-step predictions became, and whether their bands held:
 
 errors = np.array([e.predicted_mean for e in estimates]) - readings
 widths = np.array([e.predicted_std for e in estimates])
@@ -118,8 +118,8 @@ ax.legend(frameon=False, fontsize=8)
 plt.show()
 
 # %%
-# What the archive knows a stream would need the first minutes to find out. (The schedule of its fit is short to keep this page
-# quick; leave it out of your own.)
+# What the archive knows a stream would need its first minutes to find out. (The schedule of its fit is short to keep
+# this page quick; leave it out of your own.)
 #
 # Save, and go on
 # ---------------
@@ -132,6 +132,6 @@ print(loaded)
 print("goes on as it did:", np.array_equal(loaded.learn_one(new[0]).state_mean, informed.learn_one(new[0]).state_mean))
 
 # %%
-# In the shell all of this is ``sensor | gpssm stream --outputs y --checkpoint live.gpssm --forecast 10``, and from Redis
-# every message is learned from exactly once: :doc:`/howto/redis`. Many sensors of one kind side by side are a
+# In the shell all of this is ``sensor | gpssm stream --outputs y --checkpoint live.gpssm --forecast 10``, and from
+# Redis every message is learned from exactly once: :doc:`/howto/redis`. Many sensors of one kind side by side are a
 # :class:`gpssm.Fleet`: :doc:`/howto/several_recordings`.

@@ -75,8 +75,12 @@ class Fleet:
     @exclusive
     def __setitem__(self, sensor: int | str, stream: Stream) -> None:
         place, dims = self._place(sensor), {(each.output_dim, each.input_dim) for each in (*self._streams, stream)}
-        if type(stream.method) is not type(self.method) or len(dims - {(None, None)}) > 1:
+        alike = type(stream.method) is type(self.method) and len(dims - {(None, None)}) <= 1
+        sizes = ((m.state_dim, m.input_lags) for m in (stream.method, self.method))
+        if not alike or len(set(sizes)) > 1:
             raise InvalidInput(f"stream: {stream}; expected one as the others are, {self._streams[place]}.")
+        if any(each is stream for i, each in enumerate(self._streams) if i != place):
+            raise InvalidInput(f"stream: {stream} is that of another sensor of the fleet; expected one of its own.")
         self._streams[place], stream._lock = stream, self._lock
 
     @exclusive

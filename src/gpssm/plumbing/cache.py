@@ -4,8 +4,10 @@ import hashlib
 import logging
 import os
 import platform
+import stat
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ QUIET = "TF_CPP_MIN_LOG_LEVEL", "3"
 """The loader of compiled programs reports pseudo-features of the processor as errors."""
 
 _DIRECTORY = "jax_compilation_cache_dir"
+_MARK = 16  # characters of the name of a directory for one kind of processor
 # All programs are kept: a fit has hundreds that compile quickly.
 _KEEP_ALL = {"jax_persistent_cache_min_compile_time_secs": 0.0, "jax_persistent_cache_min_entry_size_bytes": -1}
 
@@ -94,7 +97,7 @@ def _default() -> Path:
 
 def _usable(base: Path) -> Path:
     """The directory for this kind of processor: a compiled program may not run on another."""
-    directory = base / hashlib.sha256(_processor().encode()).hexdigest()[:16]
+    directory = base / hashlib.sha256(_processor().encode()).hexdigest()[:_MARK]
     try:
         directory.mkdir(parents=True, exist_ok=True)
         reason = "" if os.access(directory, os.W_OK | os.X_OK) else "not writable"
@@ -111,10 +114,12 @@ def _evict(base: Path, max_bytes: int) -> None:
     JAX can do so itself, but needs another package for it, and looks at all files whenever it adds one.
     """
     found = []
-    for file in base.glob("*/*-cache"):
+    for file in base.glob(f"{'[0-9a-f]' * _MARK}/*-cache"):  # directories of ours, whatever else is there
         try:
             status = file.stat()
         except OSError:  # another process was faster
+            continue
+        if not stat.S_ISREG(status.st_mode):
             continue
         # Some file systems do not note when a file was read: there the oldest go first.
         found.append((max(status.st_atime, status.st_mtime), status.st_size, file))
@@ -122,9 +127,10 @@ def _evict(base: Path, max_bytes: int) -> None:
     for _, size, file in sorted(found):
         if excess <= 0:
             break
-        file.unlink(missing_ok=True)
-        logger.debug("deleted %s, which was not used for longest", file)
-        excess -= size
+        with suppress(OSError):  # that of another user, of whom we may not delete anything
+            file.unlink(missing_ok=True)
+            logger.debug("deleted %s, which was not used for longest", file)
+            excess -= size
 
 
 def _processor() -> str:

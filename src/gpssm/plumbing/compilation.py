@@ -71,9 +71,12 @@ class Jitted(Generic[T]):
         return self._jitted(*args, **kwargs)
 
     def ahead(self, *args: Any, **kwargs: Any) -> None:
-        """Compile it for such arguments in a thread, while something else runs; whoever needs it first waits."""
+        """Compile it for such arguments in a thread, while something else runs; whoever needs it first waits.
+
+        So does a process that ends meanwhile: torn from the compiler, the thread would abort it.
+        """
         compile = double_precision(lambda: self._compile(self._signature(args, kwargs), args, kwargs))
-        threading.Thread(target=compile, name=AHEAD, daemon=True).start()
+        threading.Thread(target=compile, name=AHEAD).start()
 
     def _compile(self, signature: Any, args: Any, kwargs: Any) -> None:
         with self._compiling, all_cores():

@@ -10,11 +10,12 @@ threads of its own, and gets all cores.
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 cores: tuple[int, ...] = ()
 """What this process could use before it was pinned, for compilation and for processes that it starts."""
@@ -40,14 +41,11 @@ def one_core() -> Iterator[None]:
         _start()
         yield
         return
-    pin()
-    blas = _start()
-    number = blas.get()
-    blas.set(1)
     try:
-        yield
+        pin()
+        with _start().one_thread():
+            yield
     finally:
-        blas.set(number)
         os.sched_setaffinity(0, before)
 
 
@@ -75,25 +73,45 @@ def named(name: str) -> list[int]:
     return found
 
 
-class _Blas(NamedTuple):
+class _Blas:
     """How many threads the BLAS of SciPy uses, if it is one that can be asked."""
 
-    get: Callable[[], int] = lambda: 1
-    set: Callable[[int], Any] = lambda number: None
+    def __init__(self, get: Callable[[], int] = lambda: 1, set: Callable[[int], Any] = lambda number: None) -> None:
+        self.get, self.set = get, set
+        self._counting, self._inside, self._number = threading.Lock(), 0, 1
+
+    @contextmanager
+    def one_thread(self) -> Iterator[None]:
+        """One from now on; as many as before when the last of several callers at once has ended."""
+        with self._counting:
+            if self._inside == 0:
+                self._number = self.get()
+                self.set(1)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._inside -= 1
+                if self._inside == 0:
+                    self.set(self._number)
 
 
 @cache
 def _start() -> _Blas:
     """Start JAX with one thread to run on, if nobody has started it yet; find the BLAS that it calls."""
-    import jax  # not before a command has told it, by environment variables, where compiled programs are kept
-    import scipy
-
-    before, pinned = os.environ.get(_SIZE), os.sched_getaffinity(0) if cores else None
+    before, pinned, blas = os.environ.get(_SIZE), os.sched_getaffinity(0) if cores else None, _Blas()
     os.environ[_SIZE] = "1"
-    if cores:  # threads that compile are started, too: they may use all of them
+    if cores:  # threads that compile are started, too, and a BLAS counts the cores when it is loaded: all of them
         os.sched_setaffinity(0, cores)
     try:
+        import jax  # not before a command has told it, by environment variables, where compiled programs are kept
+        import scipy
+
         jax.devices("cpu")
+        for file in Path(scipy.__file__).parents[1].glob("scipy.libs/libscipy_openblas*"):
+            library = ctypes.CDLL(str(file))
+            blas = _Blas(library.scipy_openblas_get_num_threads, library.scipy_openblas_set_num_threads)
     finally:
         if before is None:
             del os.environ[_SIZE]
@@ -104,7 +122,4 @@ def _start() -> _Blas:
     if pinned is not None:
         for thread in named(_RUNNER):
             os.sched_setaffinity(thread, pinned)
-    for file in Path(scipy.__file__).parents[1].glob("scipy.libs/libscipy_openblas*"):
-        library = ctypes.CDLL(str(file))
-        return _Blas(library.scipy_openblas_get_num_threads, library.scipy_openblas_set_num_threads)
-    return _Blas()
+    return blas

@@ -244,7 +244,7 @@ class Fitted(ABC):
         how: Any = {"state": state, "num_paths": num_paths, "seed": seed, "calibrated": calibrated}
         if quantiles is None:
             return self.ahead(c, **how)
-        kept = tuple(float(q) for q in probabilities("quantiles", quantiles))
+        kept = tuple(float(q) for q in np.atleast_1d(probabilities("quantiles", quantiles)))
         return ForecastSummary.of(self.pieces(c, **how), kept)
 
     def calibrate(

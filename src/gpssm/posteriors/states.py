@@ -366,7 +366,7 @@ def check_state(state: Any, state_dim: int) -> None:
 
 def _held(paths: Float[NDArray, "p h d"], earlier: Float[NDArray, "p h2 d"] | None = None) -> Float[NDArray, "p h d"]:
     """Paths that have diverged, here or `earlier`, at the infinity where they left; arithmetic makes NaN of it."""
-    if np.isfinite(paths).all():
+    if np.isfinite(paths).all() and (earlier is None or np.isfinite(earlier[:, -1]).all()):
         return paths
     if earlier is not None:
         return _held(np.concatenate([earlier[:, -1:], paths], axis=1))[:, 1:]

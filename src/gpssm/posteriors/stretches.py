@@ -23,7 +23,7 @@ def rows_of(length: int, width: int = 1) -> int:
     >>> rows_of(20), rows_of(300), rows_of(200_000), rows_of(200_000, width=4000)
     (64, 512, 1024, 128)
     """
-    longest = max(_SHORTEST, min(_LONGEST, 1 << (2**19 // width).bit_length() - 1))
+    longest = max(_SHORTEST, min(_LONGEST, 1 << max(1, 2**19 // width).bit_length() - 1))
     return min(max(1 << (length - 1).bit_length(), _SHORTEST), longest)
 
 

@@ -111,10 +111,13 @@ def pieces(outputs: list[NDArray], inputs: list[NDArray]) -> tuple[list[NDArray]
         for y, c in zip(outputs, inputs, strict=True)
         for start in range(0, max(1, len(y) - size + 1), size)
     ]
-    count, (centre, scale) = _LONG // size, moments(outputs)
+    centre, scale = moments(outputs)
     reach = [np.max(np.abs(np.nan_to_num(y - centre) / scale)) for y, _ in cuts]
+    samples = np.array([len(y) for y, _ in cuts])
+    count = max(1, int(_LONG / samples.mean()))  # of recordings that are shorter than a piece there are more
     even = np.linspace(0, len(cuts) - 1, -(-count // 2)).round().astype(int)
-    chosen = list(dict.fromkeys([*even, *np.argsort(reach)[::-1]]))[:count]
+    order = list(dict.fromkeys([*even, *np.argsort(reach)[::-1]]))
+    chosen = order[: max(1, int(np.searchsorted(np.cumsum(samples[order]), _LONG, side="right")))]
     ys, cs = zip(*(cuts[i] for i in sorted(chosen)), strict=True)
     return list(ys), list(cs)
 

@@ -218,9 +218,9 @@ class Validation(NamedTuple):
         """`kept` are the outputs without those held back, which start at `cuts`; the longest recording is scored."""
         i = max(range(len(cuts)), key=lambda i: len(problem.outputs[i]) - cuts[i])
         y, c, cut = problem.outputs[i], problem.inputs[i], cuts[i]
+        y, c, first = y[: cut + _SCORED], c[: cut + _SCORED], max(0, cut - _SCORED)
         if np.isnan(y[cut:]).all():
             return cls(np.inf, posterior.history.best)
-        y, c, first = y[: cut + _SCORED], c[: cut + _SCORED], max(0, cut - _SCORED)
         state = posterior.filtered_at(kept[i][first : cut + _SCORED], c[first:], cut - 1 - first)
         samples = posterior.ahead(c[cut:], state=state, num_paths=_PATHS).samples
         scale = posterior.scaling.output_scale
@@ -231,7 +231,11 @@ class Validation(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A fit that has not seen the end of the recordings, and what that end says of it."""
+    """A fit that has not seen the end of the recordings, and what that end says of it.
+
+    Of a long recording the simulation that it starts from has seen pieces, also of that end
+    (`candidates.pieces`).
+    """
 
     candidate: Candidate
     posterior: Posterior
