@@ -193,6 +193,13 @@ def test_every_method_that_scores_outputs_has_it(method: type) -> None:
     assert np.isfinite(fitted.history.elbo).all()
 
 
+def test_in_single_precision() -> None:
+    schedule = gpssm.Schedule(max_steps=4, chunk=2)
+    fitted = gpssm.EnVI(1, 4, likelihood="student_t", dtype="float32", schedule=schedule).fit(kink(40).outputs)
+    assert fitted.model.obs_noise.variance.dtype == np.float32
+    assert np.isfinite(fitted.history.elbo).all()
+
+
 def test_refused(robust: gpssm.Posterior) -> None:
     with pytest.raises(InvalidInput, match=r"likelihood: expected one of .*gaussian.*student_t.*got 'cauchy'"):
         gpssm.EnVI(1, likelihood="cauchy")

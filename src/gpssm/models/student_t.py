@@ -107,8 +107,9 @@ class StudentT(Likelihood):
             ratio = 1.0 + spread / width
             width = (square + nu * ratio**2) / (nu * ratio**2 + ratio)
         outlier = -jnp.sqrt(half) * jnp.log(jax.lax.stop_gradient(width))
-        last = jnp.minimum(outlier + _OUTLIER[-1], _USUAL[0] - 0.75)
-        log_w = jnp.concatenate([last - _OUTLIER[-1] + _OUTLIER, jnp.asarray(_USUAL, nu.dtype)]) / jnp.sqrt(half)
+        below, usual = jnp.asarray(_OUTLIER, nu.dtype), jnp.asarray(_USUAL, nu.dtype)
+        last = jnp.minimum(outlier + below[-1], usual[0] - 0.75)
+        log_w = jnp.concatenate([last - below[-1] + below, usual]) / jnp.sqrt(half)
         # The density of log w is proportional to exp(nu/2 (log w - w)); w - 1 - log w does not cancel.
         log_density = half * (log_w - jnp.expm1(log_w))
         return log_density - jax.nn.logsumexp(log_density[len(_OUTLIER) :]), jnp.exp(-log_w)

@@ -138,6 +138,7 @@ def _rows(
     kernel: Kernel | None = model.transition.gp.kernel if model is not None and model.num_inducing else None
     states, outputs, state_shift = scaling.state_scale, scaling.output_scale, scaling.state_shift
     scale, shift = scaling.argument_scale, scaling.argument_shift
+    at_shift = values["emission.weight"] @ (state_shift / states) if "emission.weight" in values else 0.0
     line = "transition.mean" if "transition.mean.weight" in values else "transition"
     units: dict[str, tuple[str, Callable[[NDArray], NDArray]]] = {
         "variance": ("state^2", lambda v: v * states**2),
@@ -150,7 +151,7 @@ def _rows(
         f"{line}.weight": ("state / (state, input)", lambda v: states[:, None] * v / scale),
         f"{line}.bias": ("state", lambda v: scaling.states(v - values[f"{line}.weight"] @ (shift / scale))),
         "emission.weight": ("output / state", lambda v: outputs[:, None] * v / states),
-        "emission.bias": ("output", lambda v: scaling.outputs(v - values["emission.weight"] @ (state_shift / states))),
+        "emission.bias": ("output", lambda v: _difference(scaling.outputs(v), outputs * at_shift)),
         "initial_state.mean": ("state", scaling.states),
         "initial_state.prior_mean": ("state", scaling.states),
         "initial_state.chol": ("state", lambda v: states[:, None] * v),
@@ -169,6 +170,11 @@ def _rows(
                 unit, translate = "standardised", np.asarray
             rows.append(Row(name, translate(value), unit, name not in fixed))
     return rows
+
+
+def _difference(of: NDArray, other: NDArray) -> NDArray:
+    """Of numbers that are equal but for rounding it is zero."""
+    return np.where(np.isclose(of, other, rtol=1e-12, atol=0.0), 0.0, of - other)
 
 
 def _format(value: NDArray) -> str:
