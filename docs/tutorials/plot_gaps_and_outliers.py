@@ -108,12 +108,12 @@ plt.show()
 
 estimates = {f"filtered, {name}": states for name, states in filtered.items()} | {"smoothed, Student t": smoothed}
 parts = {"in gaps": silent, "at absurd readings": absurd, "elsewhere": ~(silent | absurd)}
-print("RMSE [cm], share in 90% band", *(f"{part:>20}" for part in parts))
+print("RMSE [cm], share in band", *(f"{part:>18}" for part in parts))
 for name, states in estimates.items():
     error, reach = states.mean[:, 0] - level, 1.645 * states.std[:, 0]
     cells = ((100 * np.sqrt(np.mean(error[p] ** 2)), np.mean(np.abs(error[p]) < reach[p])) for p in parts.values())
-    print(f"{name:28}", *(f"{rmse:13.1f}, {share:.2f}" for rmse, share in cells))
-print(f"{'the sensor':28} {'-':>20} {'':>20} {100 * NOISE:13.1f}")
+    print(f"{name:24}", *(f"{rmse:12.1f}, {share:.2f}" for rmse, share in cells))
+print(f"{'the sensor':24} {'-':>18} {'':>18} {100 * NOISE:12.1f}")
 
 # %%
 # The Gaussian model follows an absurd reading most of the way, and knows little of where the level goes in a gap: its
