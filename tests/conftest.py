@@ -1,6 +1,7 @@
 """Settings of the whole test process, made before JAX starts; and helpers shared by the files."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -11,6 +12,10 @@ if hasattr(os, "sched_setaffinity"):
     _cores = os.environ.setdefault("GPSSM_TEST_CORES", ",".join(map(str, sorted(os.sched_getaffinity(0))))).split(",")
     _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     os.sched_setaffinity(0, {int(_cores[_worker % len(_cores)])})
+
+# What a shell starts in the background is deaf to interrupts, and so is what that starts; tests send them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Compiling is most of the work, and most of that is optimisation, which programs that run for milliseconds do not need.
 # What the package compiles says for itself how (`gpssm.plumbing.compilation`): tests run that as users do.

@@ -201,9 +201,9 @@ def test_how_many_seeds_is_told() -> None:
     assert over_seeds(groups(A=(5, 5), B=(2, 3), C=(5, 5))) == "Seeds: 5 (A, C); 2 to 3 (B)."
 
 
-def test_the_readme_is_ready_for_its_tables(made: Path) -> None:
+def test_the_page_of_results_is_ready_for_its_tables(made: Path) -> None:
     """Between its markers it holds the titles of the tables that the command would write there now."""
-    text = (Path(__file__).parents[1] / "README.md").read_text()
+    text = (Path(__file__).parents[1] / "docs" / "results.md").read_text()
     written = report.readme(Store(made), text)
     titles = re.findall(r"^(\S.*):\n\n\| method", written.partition(report.BEGIN)[2], re.MULTILINE)
     assert len(titles) > 3

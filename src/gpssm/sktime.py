@@ -145,7 +145,11 @@ class GPSSMForecaster(BaseForecaster):
 
     @classmethod
     def get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
-        """Settings for the checks of sktime: methods for which nothing is compiled that takes seconds."""
+        """Settings for the checks of sktime: methods for which nothing is compiled that takes seconds.
+
+        Args:
+            parameter_set: of sktime's several sets; there is one.
+        """
         from gpssm.methods.arx import ARX
 
         return [{"method": "LastValue", "num_paths": 20}, {"method": ARX(order=2), "num_paths": 50, "random_state": 7}]
