@@ -1,182 +1,245 @@
-"""Several sensors of one kind, each with a stream of its own, that learn side by side.
+"""Many sensors of one kind, each with a stream of its own, which learn side by side.
 
-What takes time in a sample of a small model is to call a program rather than to run it. After the trial the samples of
-all sensors go through one call, a loop over the sensors around the program of a single stream: the digits are those of
-streams on their own.
+What takes time in a sample of a small model is to call a program rather than to run it. So the samples of many sensors
+go through one call, a loop over the sensors around the program of a single stream: the digits are those of streams on
+their own, whoever else has reported.
 """
 
+import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from gpssm.errors import InvalidInput
 from gpssm.online import core
-from gpssm.online.abreast import Abreast
+from gpssm.online.abreast import GROUP, ROWS, Abreast
 from gpssm.online.base import OnlineMethod
 from gpssm.online.core import BLOCK, Moved
 from gpssm.online.estimate import Estimate, Estimates
 from gpssm.online.gate import Believed
 from gpssm.online.stream import Stream
 from gpssm.online.turns import exclusive
-from gpssm.plumbing.validation import positive_int, real
+from gpssm.plumbing.validation import matrix, shown
+from gpssm.posteriors.states import Forecast
 
 NDArray = np.ndarray
 
+_FEW = 4  # sensors, up to which each goes through a program of its own, which takes more samples at once
+
 
 class Fleet:
-    """Streams of several sensors of one kind, which learn apart from each other and share all that is compiled.
+    """Streams of many sensors of one kind, which learn apart from each other and share all that is compiled.
+
+    A sensor joins with its first sample and has a warm-up of its own. `fleet["east"]` is its stream, an ordinary one:
+    for its forecast, `save` and all else; it may also learn by itself. `fleet["east"] = gpssm.load(path)` goes on from
+    a saved one, `del fleet["east"]` lets the sensor leave. `len(fleet)`, `"east" in fleet` and `for sensor in fleet`
+    are of the sensors that have joined, in the order in which they did.
 
     Args:
         method: what each of them is a stream of.
-        names: of the sensors; or how many there are, which are called "1", "2", ...
-        seed: of the first stream; the others have the next ones.
-
-    `fleet["east"]` and `fleet[0]` are the stream of a sensor, for its forecast, `save` and all else; it may also learn
-    by itself. `fleet["east"] = gpssm.load(path)` goes on from a saved one.
+        seed: of the fleet. That of a sensor follows from it and from what the sensor is called, so that it learns the
+            same whoever else is there and whenever it joins.
 
     >>> import gpssm
-    >>> fleet = gpssm.Fleet(gpssm.VJF(1, num_inducing=2), ["east", "west"])
+    >>> fleet = gpssm.Fleet(gpssm.VJF(1, num_inducing=2))
     >>> for t in range(15):
-    ...     estimates = fleet.learn_one([[0.1 * t], [np.sin(t)]])  # NaN from a sensor that has not reported
+    ...     estimates = fleet.learn_many(["east", "west"], [[0.1 * t], [np.sin(t)]])
     >>> estimates.state_mean.shape, estimates.predicted_std.shape
     ((2, 1), (2, 1))
-    >>> fleet["west"].forecast(3, num_paths=50).samples.shape
+    >>> fleet.forecast("west", 3, num_paths=50).samples.shape
     (50, 3, 1)
     >>> fleet
-    <Fleet of 2 VJF streams: east, west>
+    <Fleet of 2 VJF stream(s)>
     """
 
-    def __init__(self, method: OnlineMethod, names: int | Sequence[str], seed: int = 0) -> None:
-        if isinstance(names, (int, np.integer)):
-            names = [str(i + 1) for i in range(positive_int("names", names))]
-        self.names = (names,) if isinstance(names, str) else tuple(names)
-        if not self.names or not all(isinstance(name, str) for name in self.names):
-            raise InvalidInput(f"names: {names!r}; expected the name of every sensor, or how many there are.")
-        if len(set(self.names)) < len(self.names):
-            raise InvalidInput(f"names: {', '.join(self.names)}; expected another name for every sensor.")
+    def __init__(self, method: OnlineMethod, seed: int = 0) -> None:
         self.method = method
+        self.seed = seed
         self._lock = threading.RLock()
-        self._streams = [method.start(seed + i) for i in range(len(self.names))]
-        for stream in self._streams:
-            stream._lock = self._lock  # who uses one of them takes turns with the fleet
+        self._streams: dict[str, Stream] = {}
+        self._dims: tuple[int, int] | None = None
         self._abreast: Abreast | None = None
 
     def __len__(self) -> int:
         return len(self._streams)
 
-    def __repr__(self) -> str:
-        return f"<Fleet of {len(self)} {self.method.name} streams: {', '.join(self.names)}>"
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._streams))
 
-    def __getitem__(self, sensor: int | str) -> Stream:
-        return self._streams[self._place(sensor)]
+    def __contains__(self, sensor: object) -> bool:
+        return sensor in self._streams
+
+    def __repr__(self) -> str:
+        return f"<Fleet of {len(self)} {self.method.name} stream(s)>"
+
+    def __getitem__(self, sensor: str) -> Stream:
+        found = self._streams.get(_called(sensor))
+        if found is None:
+            few = list(self._streams)[:5]
+            known = ", ".join(map(shown, few)) + (f" and {len(self) - 5} others" if len(self) > 5 else "")
+            raise InvalidInput(f"sensor: {shown(sensor)} has not joined; expected one of {known or 'none so far'}.")
+        return found
 
     @exclusive
-    def __setitem__(self, sensor: int | str, stream: Stream) -> None:
-        place, dims = self._place(sensor), {(each.output_dim, each.input_dim) for each in (*self._streams, stream)}
-        alike = type(stream.method) is type(self.method) and len(dims - {(None, None)}) <= 1
+    def __setitem__(self, sensor: str, stream: Stream) -> None:
+        name, dims = _called(sensor), (stream.output_dim, stream.input_dim)
+        alike = type(stream.method) is type(self.method) and dims in (self._dims or dims, (None, None))
         sizes = ((m.state_dim, m.input_lags) for m in (stream.method, self.method))
         if not alike or len(set(sizes)) > 1:
-            raise InvalidInput(f"stream: {stream}; expected one as the others are, {self._streams[place]}.")
-        if any(each is stream for i, each in enumerate(self._streams) if i != place):
+            wide = "" if self._dims is None else f", with {self._dims[0]} output(s) and {self._dims[1]} input(s)"
+            raise InvalidInput(f"stream: {stream}; expected one of {self.method}{wide}.")
+        if any(each is stream for known, each in self._streams.items() if known != name):
             raise InvalidInput(f"stream: {stream} is that of another sensor of the fleet; expected one of its own.")
-        self._streams[place], stream._lock = stream, self._lock
+        if stream.output_dim is not None and stream.input_dim is not None:
+            self._dims = stream.output_dim, stream.input_dim
+        stream._lock = self._lock  # who uses it takes turns with the fleet
+        self._streams[name] = stream
 
     @exclusive
-    def learn_one(self, ys: Any, us: Any = None) -> Estimates:
-        """A sample of every sensor: what `learn_one` of its stream does, to the last digit.
-
-        The first call compiles all that later ones need.
-
-        Args:
-            ys: (n, dy) outputs, a row for each of the n sensors; NaN where a value is missing.
-            us: (n, dc) the control inputs that acted on the way to these samples, if there are any.
-
-        Returns:
-            What the streams return, a row for each. Where an input cannot be believed, the sensor's sample is left
-            out: then `refused` says so, and the other numbers of its row are NaN.
-
-        Raises:
-            InvalidInput: the samples cannot be used, and the streams are as they were before.
-        """
-        outputs, inputs = self._samples(ys, us, 2)
-        rows = [(outputs[i : i + 1], inputs[i : i + 1]) for i in range(len(self))]
-        samples = [_believed(stream, *row) for stream, row in zip(self._streams, rows, strict=True)]
-        assert self._abreast is not None
-        together, found = self._abreast.moved(self._streams, samples), list[Estimate]()
-        for i, (stream, sample) in enumerate(zip(self._streams, samples, strict=True)):
-            found += _learned(stream, sample, together.get(i))
-        return Estimates.of(found, self.method.state_dim, outputs.shape[1])
+    def __delitem__(self, sensor: str) -> None:
+        leaving = self[sensor]
+        del self._streams[_called(sensor)]
+        leaving._lock = threading.RLock()
 
     @exclusive
-    def learn_many(self, ys: Any, us: Any = None) -> list[Estimates]:
-        """All samples that have come: the same as `learn_one` for every row, to the last digit, and faster.
+    def learn_one(self, sensor: str, y: Any, u: Any = None) -> Estimate:
+        """A sample of one sensor: what `learn_one` of its stream does. The first one of all compiles what is needed.
 
         Args:
-            ys: (T, n, dy) outputs of n sensors, NaN where a value is missing.
-            us: (T, n, dc) the control inputs that acted on the way to these samples, if there are any.
+            sensor: what it is called; it joins if it is new.
+            y: (dy,) outputs; NaN (or None) where a value is missing.
+            u: (dc,) the control input that acted on the way to this sample, if there are any.
 
         Returns:
-            Of every sensor what `learn_many` of its stream returns, a row for each of the T samples.
+            What its stream returns.
 
         >>> import gpssm
-        >>> fleet = gpssm.Fleet(gpssm.VJF(1, num_inducing=2), 3)
-        >>> estimates = fleet.learn_many(np.random.default_rng(0).normal(size=(20, 3, 1)))
-        >>> len(estimates), estimates[0].state_mean.shape, fleet["1"].count
-        (3, (20, 1), 20)
+        >>> gpssm.Fleet(gpssm.OEnVI(1)).learn_one("east", [0.5]).state_mean
+        array([0.5])
         """
-        outputs, inputs = self._samples(ys, us, 3)
-        all_found = []
-        for i, stream in enumerate(self._streams):
-            found: list[Estimate] = []
-            while len(found) < len(outputs):
-                few = slice(len(found), len(found) + BLOCK)
-                found += _learned(stream, _believed(stream, outputs[few, i], inputs[few, i]), None)
-            all_found.append(Estimates.of(found, self.method.state_dim, outputs.shape[2]))
-        return all_found
+        name = _called(sensor)
+        stream = self._streams.get(name) or self.method.start(self._seed_of(name))
+        outputs, inputs = stream._sample(y, u)
+        self._widths(outputs[None], inputs[None])
+        if name not in self._streams:
+            self._join(name, stream)
+        return stream.learn_one(outputs, inputs)
 
-    def _place(self, sensor: int | str) -> int:
-        if isinstance(sensor, str) and sensor in self.names:
-            return self.names.index(sensor)
-        if isinstance(sensor, (int, np.integer)) and -len(self) <= sensor < len(self):
-            return int(sensor)
-        raise InvalidInput(
-            f"sensor: {sensor!r}; expected a number below {len(self)} or one of {', '.join(self.names)}."
-        )
+    @exclusive
+    def learn_many(self, sensors: Sequence[str], outputs: Any, inputs: Any = None) -> Estimates:
+        """All samples that have come, of any sensors: of each the same as `learn_one`, to the last digit, and faster.
 
-    def _samples(self, ys: Any, us: Any, ndim: int) -> tuple[NDArray, NDArray]:
-        """Checked; the first ones decide how wide all others must be, and all is compiled for them."""
-        dims = [(stream.output_dim, stream.input_dim) for stream in self._streams]
-        output_dim, input_dim = next((each for each in dims if each[0] is not None), (None, None))
-        outputs = self._array("ys", ys, ndim, output_dim)
-        none = np.zeros((*outputs.shape[:-1], 0))
-        inputs = none if us is None and not input_dim else self._array("us", us, ndim, input_dim)
-        if inputs.shape[:-1] != outputs.shape[:-1]:
-            raise InvalidInput(f"us: shape {inputs.shape}; expected a row for every one of ys, {outputs.shape}.")
-        for i, stream in enumerate(self._streams):
-            if i == 0 or stream.output_dim is None:
-                stream._check_widths(outputs.shape[-1], inputs)
+        Args:
+            sensors: what the sensor of every sample is called; those that are new join. Samples of one sensor are in
+                the order of time.
+            outputs: (n, dy) the samples, NaN where a value is missing.
+            inputs: (n, dc) the control inputs that acted on the way to these samples, if there are any.
+
+        Returns:
+            What the streams return, a row for each of the n samples. Where an input cannot be believed, the sample is
+            left out: then `refused` says so, and the other numbers of its row are NaN.
+
+        Raises:
+            InvalidInput: the samples cannot be used, and all streams are as they were before.
+
+        >>> import gpssm
+        >>> fleet = gpssm.Fleet(gpssm.VJF(1, num_inducing=2))
+        >>> estimates = fleet.learn_many(["a", "b", "a"], [[0.1], [5.0], [0.2]])
+        >>> estimates.log_score.shape, fleet["a"].count, fleet["b"].count
+        ((3,), 2, 1)
+        """
+        names = [_called(each) for each in _listed(sensors)]
+        dims = self._dims or (None, None)
+        ys, without = matrix("outputs", outputs, dims[0]), inputs is None and not dims[1]
+        us = np.zeros((len(ys), 0)) if without else matrix("inputs", inputs, dims[1])
+        for name, rows in (("sensors", len(names)), ("inputs", len(us))):
+            if rows != len(ys):
+                raise InvalidInput(f"{name}: {rows} of them; expected as many as there are rows of outputs, {len(ys)}.")
+        if np.isnan(us).any():
+            raise InvalidInput(
+                "inputs: contain NaN; control inputs must be known. Repeat the last one, or fill the gap."
+            )
+        self._widths(ys, us)
+        places: dict[str, list[int]] = {}
+        for place, name in enumerate(names):
+            places.setdefault(name, []).append(place)
+        for name in places:
+            if name not in self._streams:
+                self._join(name, self.method.start(self._seed_of(name)))
+        queues = [(self._streams[name], np.array(each)) for name, each in places.items()]
+        found: list[Any] = [None] * len(ys)
+        for first in range(0, len(queues), GROUP):
+            group = queues[first : first + GROUP]
+            while group:
+                group = self._learn(group, ys, us, found)
+        return Estimates.of(found, self.method.state_dim, ys.shape[1])
+
+    def forecast(self, sensor: str, horizon: int, inputs: Any = None, **how: Any) -> Forecast:
+        """What `Stream.forecast` of this sensor returns, of the same arguments.
+
+        >>> import gpssm
+        >>> fleet = gpssm.Fleet(gpssm.VJF(1, num_inducing=2))
+        >>> estimates = fleet.learn_many(["a"] * 15, np.sin(np.arange(15.0)))
+        >>> fleet.forecast("a", 3, num_paths=50).mean.shape
+        (3, 1)
+        """
+        return self[sensor].forecast(horizon, inputs, **how)
+
+    def _learn(
+        self, group: list[tuple[Stream, NDArray]], outputs: NDArray, inputs: NDArray, found: list[Any]
+    ) -> list[tuple[Stream, NDArray]]:
+        """Some of the samples of each of a few streams, by their places; returns what is left to be learned."""
+        abreast = self._abreast if len(group) > _FEW else None
+        few = [places[: BLOCK if abreast is None else ROWS] for _, places in group]
+        samples = [_believed(stream, outputs[at], inputs[at]) for (stream, _), at in zip(group, few, strict=True)]
+        moved = {} if abreast is None else abreast.moved([stream for stream, _ in group], samples)
+        left = []
+        for i, ((stream, places), sample) in enumerate(zip(group, samples, strict=True)):
+            learned = _learned(stream, sample, moved.get(i))
+            for place, estimate in zip(places, learned, strict=False):
+                found[place] = estimate
+            if len(learned) < len(places):
+                left.append((stream, places[len(learned) :]))
+        return left
+
+    def _widths(self, outputs: NDArray, inputs: NDArray) -> None:
+        """The first samples decide how wide all others must be, and all is compiled for them."""
+        if self._dims is None:
+            self.method.check(outputs.shape[1], inputs.shape[1])
+            self._dims = outputs.shape[1], inputs.shape[1]
         if self._abreast is None:
-            dy, dc = outputs.shape[-1], self.method.input_lags * inputs.shape[-1]
-            self._abreast = Abreast(core.rehearse(self.method, None, dy, dc), len(self), dy, dc)
-            for stream in self._streams:
-                stream._prepared = not stream.ready
-        return outputs, inputs
+            dy, dc = self._dims[0], self.method.input_lags * self._dims[1]
+            self._abreast = Abreast(core.rehearse(self.method, None, dy, dc), dy, dc)
 
-    def _array(self, name: str, value: Any, ndim: int, width: int | None) -> NDArray:
-        array = real(name, value, "numbers")
-        fits = array.ndim == ndim and array.shape[-2] == len(self) and array.shape[-1] == (width or array.shape[-1])
-        if not fits or array.shape[-1] == 0:
-            expected = f"{'T, ' if ndim == 3 else ''}{len(self)}, {width or 'channels'}"
-            raise InvalidInput(f"{name}: shape {array.shape}; expected ({expected}), a row for every sensor.")
-        if np.isinf(array).any():
-            raise InvalidInput(f"{name}: infinite value; use NaN for a missing one.")
-        return array
+    def _join(self, name: str, stream: Stream) -> None:
+        assert self._dims is not None
+        stream.output_dim, stream.input_dim = self._dims
+        stream._lock, stream._prepared = self._lock, True
+        self._streams[name] = stream
+
+    def _seed_of(self, name: str) -> int:
+        digest = hashlib.blake2b(f"{self.seed} {name}".encode("utf-8", "surrogatepass"), digest_size=4).digest()
+        return int.from_bytes(digest) >> 1
+
+
+def _called(sensor: Any) -> str:
+    if isinstance(sensor, (int, np.integer)) and not isinstance(sensor, bool):
+        return str(sensor)
+    if not isinstance(sensor, str) or not sensor:
+        raise InvalidInput(f"sensor: {shown(sensor)}; expected what it is called, a word or a whole number.")
+    return str(sensor)
+
+
+def _listed(sensors: Any) -> Sequence[Any]:
+    if isinstance(sensors, (str, bytes)) or not hasattr(sensors, "__len__"):
+        raise InvalidInput(f"sensors: {shown(sensors)}; expected a list of what the sensor of every sample is called.")
+    return [each.item() if isinstance(each, np.generic) else each for each in sensors]
 
 
 def _believed(stream: Stream, outputs: NDArray, inputs: NDArray) -> Believed | str:
-    """Or a sentence about an input that cannot be."""
+    """Or a sentence about the input of the first sample, which cannot be."""
     try:
         return stream._believed(outputs, inputs)
     except InvalidInput as error:
