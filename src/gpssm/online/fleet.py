@@ -60,6 +60,7 @@ class Fleet:
         self._lock = threading.RLock()
         self._streams: dict[str, Stream] = {}
         self._dims: tuple[int, int] | None = None
+        self._settled: core.Core | None = None
         self._abreast: Abreast | None = None
 
     def __len__(self) -> int:
@@ -105,7 +106,9 @@ class Fleet:
 
     @exclusive
     def learn_one(self, sensor: str, y: Any, u: Any = None) -> Estimate:
-        """A sample of one sensor: what `learn_one` of its stream does. The first one of all compiles what is needed.
+        """A sample of one sensor: what `learn_one` of its stream does.
+
+        What is needed is compiled at the first one of all, and once more when there are more than four sensors.
 
         Args:
             sensor: what it is called; it joins if it is new.
@@ -120,12 +123,15 @@ class Fleet:
         array([0.5])
         """
         name = _called(sensor)
-        stream = self._streams.get(name) or self.method.start(self._seed_of(name))
-        outputs, inputs = stream._sample(y, u)
-        self._widths(outputs[None], inputs[None])
-        if name not in self._streams:
-            self._join(name, stream)
-        return stream.learn_one(outputs, inputs)
+        stream = self._streams.get(name)
+        if stream is None:
+            new = self.method.start()
+            new.output_dim, new.input_dim = self._dims or (None, None)
+            outputs, inputs = new._sample(y, u)  # who joins with a sample that cannot be used has not joined
+            self._widths(outputs[None], inputs[None])
+            self._join(name)
+            stream = self._streams[name]
+        return stream.learn_one(y, u)
 
     @exclusive
     def learn_many(self, sensors: Sequence[str], outputs: Any, inputs: Any = None) -> Estimates:
@@ -167,7 +173,7 @@ class Fleet:
             places.setdefault(name, []).append(place)
         for name in places:
             if name not in self._streams:
-                self._join(name, self.method.start(self._seed_of(name)))
+                self._join(name)
         queues = [(self._streams[name], np.array(each)) for name, each in places.items()]
         found: list[Any] = [None] * len(ys)
         for first in range(0, len(queues), GROUP):
@@ -177,7 +183,16 @@ class Fleet:
         return Estimates.of(found, self.method.state_dim, ys.shape[1])
 
     def forecast(self, sensor: str, horizon: int, inputs: Any = None, **how: Any) -> Forecast:
-        """What `Stream.forecast` of this sensor returns, of the same arguments.
+        """What `Stream.forecast` of this sensor returns.
+
+        Args:
+            sensor: what it is called.
+            horizon: number of steps.
+            inputs: (horizon, dc) the control inputs to come, if there are any.
+            how: further arguments of `Stream.forecast`, such as `num_paths`.
+
+        Returns:
+            Outputs (num_paths, horizon, dy), observation noise included, and states (num_paths, horizon, dx).
 
         >>> import gpssm
         >>> fleet = gpssm.Fleet(gpssm.VJF(1, num_inducing=2))
@@ -205,19 +220,24 @@ class Fleet:
         return left
 
     def _widths(self, outputs: NDArray, inputs: NDArray) -> None:
-        """The first samples decide how wide all others must be, and all is compiled for them."""
+        """The first samples decide how wide all others must be, and what a stream needs is compiled for them."""
+        if outputs.shape[1] == 0:
+            raise InvalidInput(f"outputs: shape {outputs.shape}; expected at least one channel.")
         if self._dims is None:
             self.method.check(outputs.shape[1], inputs.shape[1])
             self._dims = outputs.shape[1], inputs.shape[1]
-        if self._abreast is None:
-            dy, dc = self._dims[0], self.method.input_lags * self._dims[1]
-            self._abreast = Abreast(core.rehearse(self.method, None, dy, dc), dy, dc)
+        if self._settled is None:
+            self._settled = core.rehearse(self.method, None, self._dims[0], self.method.input_lags * self._dims[1])
 
-    def _join(self, name: str, stream: Stream) -> None:
-        assert self._dims is not None
+    def _join(self, name: str) -> None:
+        """What a few sensors do without is compiled when there are more."""
+        assert self._dims is not None and self._settled is not None
+        stream = self.method.start(self._seed_of(name))
         stream.output_dim, stream.input_dim = self._dims
         stream._lock, stream._prepared = self._lock, True
         self._streams[name] = stream
+        if self._abreast is None and len(self) > _FEW:
+            self._abreast = Abreast(self._settled, self._dims[0], self.method.input_lags * self._dims[1])
 
     def _seed_of(self, name: str) -> int:
         digest = hashlib.blake2b(f"{self.seed} {name}".encode("utf-8", "surrogatepass"), digest_size=4).digest()
