@@ -64,7 +64,14 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checked, "LINES", ("ARX",))
 
 
-@pytest.mark.parametrize("page", HOWTO, ids=lambda page: page.stem)
+# Half a minute of compilation for models that other tests fit, too.
+LONG = ("bad_result", "several_recordings", "state_dimension")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in LONG else ()) for page in HOWTO],
+)
 @pytest.mark.usefixtures("recordings", "tiny")
 def test_python_of_a_page_runs_as_one_script(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = "\n".join(blocks(page, "python"))
