@@ -34,7 +34,7 @@ test: $(STAMP)-dev
 	$(PYTEST) -m "not slow"
 
 test-all: $(STAMP)-dev
-	GPSSM_TEST_AS_USED=1 $(PYTEST)
+	$(PYTEST)
 
 check: $(STAMP)-dev
 	$(BIN)/ruff check .

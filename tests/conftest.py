@@ -18,7 +18,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Compiling is most of the work, and most of that is optimisation, which programs that run for milliseconds do not need.
-# The package's own programs say for themselves how they are compiled (`gpssm.plumbing.compilation`): see below.
+# What the package compiles says for itself how (`gpssm.plumbing.compilation`): tests run that as users do.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 
 # What one worker, a command that a test starts or an earlier run has compiled is
@@ -26,13 +26,6 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu
 from gpssm.parallel import runtime
 
 runtime.prepare()
-
-from gpssm.plumbing import compilation
-
-# `make test` compiles these as quickly as it can, too; for `make test-all` they are what users have.
-if "GPSSM_TEST_AS_USED" not in os.environ:
-    for options in (compilation.HOT, compilation.QUICK):
-        options |= {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 import jaxtyping
 
