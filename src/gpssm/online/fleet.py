@@ -70,7 +70,7 @@ class Fleet:
         return iter(list(self._streams))
 
     def __contains__(self, sensor: object) -> bool:
-        return sensor in self._streams
+        return isinstance(sensor, (str, int, np.integer)) and str(sensor) in self._streams
 
     def __repr__(self) -> str:
         return f"<Fleet of {len(self)} {self.method.name} stream(s)>"
@@ -108,7 +108,7 @@ class Fleet:
     def learn_one(self, sensor: str, y: Any, u: Any = None) -> Estimate:
         """A sample of one sensor: what `learn_one` of its stream does.
 
-        What is needed is compiled at the first one of all, and once more when there are more than four sensors.
+        What is needed is compiled at the first one of all.
 
         Args:
             sensor: what it is called; it joins if it is new.
@@ -123,19 +123,17 @@ class Fleet:
         array([0.5])
         """
         name = _called(sensor)
-        stream = self._streams.get(name)
-        if stream is None:
-            new = self.method.start()
-            new.output_dim, new.input_dim = self._dims or (None, None)
-            outputs, inputs = new._sample(y, u)  # who joins with a sample that cannot be used has not joined
-            self._widths(outputs[None], inputs[None])
-            self._join(name)
-            stream = self._streams[name]
-        return stream.learn_one(y, u)
+        stream = self._stream(name)
+        outputs, inputs = stream._sample(y, u)
+        self._widths(outputs[None], inputs[None])
+        self._streams[name] = stream  # who comes with a sample that cannot be used does not join
+        return stream._learn(outputs[None], inputs[None])[0]
 
     @exclusive
     def learn_many(self, sensors: Sequence[str], outputs: Any, inputs: Any = None) -> Estimates:
         """All samples that have come, of any sensors: of each the same as `learn_one`, to the last digit, and faster.
+
+        What is needed is compiled at the first call, and once more at the first with more than four sensors.
 
         Args:
             sensors: what the sensor of every sample is called; those that are new join. Samples of one sensor are in
@@ -172,8 +170,10 @@ class Fleet:
         for place, name in enumerate(names):
             places.setdefault(name, []).append(place)
         for name in places:
-            if name not in self._streams:
-                self._join(name)
+            self._streams[name] = self._stream(name)
+        if self._abreast is None and len(self) > _FEW:
+            assert self._dims is not None and self._settled is not None
+            self._abreast = Abreast(self._settled, self._dims[0], self.method.input_lags * self._dims[1])
         queues = [(self._streams[name], np.array(each)) for name, each in places.items()]
         found: list[Any] = [None] * len(ys)
         for first in range(0, len(queues), GROUP):
@@ -229,15 +229,15 @@ class Fleet:
         if self._settled is None:
             self._settled = core.rehearse(self.method, None, self._dims[0], self.method.input_lags * self._dims[1])
 
-    def _join(self, name: str) -> None:
-        """What a few sensors do without is compiled when there are more."""
-        assert self._dims is not None and self._settled is not None
-        stream = self.method.start(self._seed_of(name))
-        stream.output_dim, stream.input_dim = self._dims
-        stream._lock, stream._prepared = self._lock, True
-        self._streams[name] = stream
-        if self._abreast is None and len(self) > _FEW:
-            self._abreast = Abreast(self._settled, self._dims[0], self.method.input_lags * self._dims[1])
+    def _stream(self, name: str) -> Stream:
+        """That of a sensor, or of one that is going to join; what it needs is compiled for all."""
+        stream = self._streams.get(name)
+        if stream is None:
+            stream = self.method.start(self._seed_of(name))
+            stream._lock, stream._prepared = self._lock, True
+        if stream.output_dim is None and self._dims is not None:
+            stream.output_dim, stream.input_dim = self._dims
+        return stream
 
     def _seed_of(self, name: str) -> int:
         digest = hashlib.blake2b(f"{self.seed} {name}".encode("utf-8", "surrogatepass"), digest_size=4).digest()
@@ -255,7 +255,8 @@ def _called(sensor: Any) -> str:
 def _listed(sensors: Any) -> Sequence[Any]:
     if isinstance(sensors, (str, bytes)) or not hasattr(sensors, "__len__"):
         raise InvalidInput(f"sensors: {shown(sensors)}; expected a list of what the sensor of every sample is called.")
-    return [each.item() if isinstance(each, np.generic) else each for each in sensors]
+    listed: Sequence[Any] = sensors
+    return listed
 
 
 def _believed(stream: Stream, outputs: NDArray, inputs: NDArray) -> Believed | str:
